@@ -1,0 +1,1 @@
+"""Inference engines: the only packages that import vLLM or transformers models."""

@@ -1,0 +1,42 @@
+"""The errors that a person can act on; everything else is a bug and keeps its traceback.
+
+A message says four things: what went wrong, what was found, what is allowed, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class ExtractorError(ValueError):
+    """Base of all errors caused by input, configuration or the machine. The command prints it on one line."""
+
+    exit_code = 1
+
+
+class UsageError(ExtractorError):
+    """The command or call itself is wrong: an option out of range, two options that exclude each other."""
+
+    exit_code = 2
+
+
+class InputError(ExtractorError):
+    """A samples file, dataset or model folder that can't be used as it is."""
+
+
+class StoreError(ExtractorError):
+    """A store that can't be opened, read or written."""
+
+
+class FingerprintError(StoreError):
+    """A run whose configuration differs from the store's in something that changes the stored bytes."""
+
+
+class CorruptError(StoreError):
+    """Stored bytes that do not match their checksum, length or count."""
+
+
+class DiskFullError(StoreError):
+    """No room for what is about to be written. What is sealed is safe."""
+
+
+class EngineError(ExtractorError):
+    """The inference engine can't do what was asked, or failed while doing it."""

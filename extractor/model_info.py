@@ -1,0 +1,98 @@
+"""What a model folder says about itself, read from its JSON files alone: no torch, no transformers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from extractor.errors import InputError
+
+_WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tiktoken.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """Geometry and identity of a model. Sizes are counts; `dtype` is the checkpoint's, as in config.json."""
+
+    path: Path
+    name: str
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+    max_positions: int | None
+    dtype: str
+    config_hash: str
+    tokenizer_hash: str
+
+    @classmethod
+    def from_dir(cls, path: Path | str) -> ModelInfo:
+        """Read `path/config.json`. Raises InputError when it is missing, unreadable or lacks a size."""
+        path = Path(path)
+        raw = _read_config(path)
+        text = {**raw, **raw["text_config"]} if isinstance(raw.get("text_config"), dict) else raw
+        return cls(
+            path=path,
+            name=path.resolve().name,
+            architecture=(raw.get("architectures") or ["unknown"])[0],
+            num_layers=_size(text, path, "num_hidden_layers", "n_layer", "num_layers"),
+            hidden_size=_size(text, path, "hidden_size", "n_embd", "d_model"),
+            vocab_size=_size(text, path, "vocab_size"),
+            max_positions=text.get("max_position_embeddings") or text.get("n_positions"),
+            dtype=str(text.get("dtype") or text.get("torch_dtype") or "float32"),
+            config_hash=_hash_bytes(json.dumps(raw, sort_keys=True).encode()),
+            tokenizer_hash=_tokenizer_hash(path),
+        )
+
+    def require_weights(self) -> None:
+        """Raise InputError unless the folder holds weight files."""
+        if not any(next(self.path.glob(pattern), None) for pattern in _WEIGHT_PATTERNS):
+            raise InputError(
+                f"{self.path} has a config.json but no weights; expected {' or '.join(_WEIGHT_PATTERNS)}; "
+                "download the whole model folder and pass it with --model"
+            )
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    if not path.is_dir():
+        raise InputError(f"model folder {path} does not exist; pass a Hugging Face model folder with --model")
+    file = path / "config.json"
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"{path} has no config.json, so it is not a Hugging Face model folder; pass one with --model"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} can't be read: {error}; restore the file") from error
+    if not isinstance(raw, dict):
+        raise InputError(f"{file} holds a JSON {type(raw).__name__}, expected an object; restore the file")
+    return raw
+
+
+def _size(config: dict[str, Any], path: Path, *names: str) -> int:
+    for name in names:
+        value = config.get(name)
+        if isinstance(value, int) and value > 0:
+            return value
+    raise InputError(f"{path / 'config.json'} has no positive integer under {' or '.join(names)}; restore the file")
+
+
+def _tokenizer_hash(path: Path) -> str:
+    parts = [(name, path / name) for name in _TOKENIZER_FILES if (path / name).is_file()]
+    return _hash_bytes(b"".join(name.encode() + file.read_bytes() for name, file in parts)) if parts else "none"
+
+
+def _hash_bytes(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

@@ -1,0 +1,200 @@
+"""The samples file: one Parquet row per sample, written by `prepare`, read by `plan` and `extract`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from extractor.errors import InputError, UsageError
+
+SEGMENT_KINDS = ("prompt", "thinking", "response", "tool")
+SCHEMA = pa.schema(
+    [
+        ("sample_id", pa.string()),
+        ("source", pa.string()),
+        ("input_ids", pa.list_(pa.int32())),
+        ("loss_mask", pa.list_(pa.uint8())),
+        ("num_tokens", pa.int32()),
+        (
+            "segments",
+            pa.list_(pa.struct([("kind", pa.string()), ("start", pa.int32()), ("end", pa.int32())])),
+        ),
+        ("origin", pa.struct([("file", pa.string()), ("record", pa.int64())])),
+    ]
+)
+_REQUIRED = ("sample_id", "input_ids")
+_ROWS_PER_BATCH = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One training example. `token_ids` [T] int32; `loss_mask` [T] uint8, 1 = trained on."""
+
+    sample_id: str
+    token_ids: np.ndarray
+    loss_mask: np.ndarray
+
+
+class SamplesFile:
+    """Read-only view of a samples file. Columns `sample_id` and `input_ids` are required; a missing `loss_mask`
+    means that every token is trained on. Opening reads ids and lengths only; token ids are streamed."""
+
+    def __init__(self, path: Path | str) -> None:
+        """Raises InputError when the file is missing, not Parquet, empty, of other types, or has bad ids."""
+        self.path = Path(path)
+        self._parquet = _open(self.path)
+        self._check_types()
+        ids, lengths = self._scan()
+        self.sample_ids: list[str] = ids
+        self.lengths: np.ndarray = lengths
+        self._check_ids()
+
+    def __len__(self) -> int:
+        return len(self.sample_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.lengths.sum())
+
+    def content_hash(self) -> str:
+        """Hash of ids, tokens and masks in file order; independent of compression and row groups."""
+        digest = hashlib.sha256()
+        for sample in self:
+            digest.update(sample.sample_id.encode() + b"\0")
+            digest.update(np.int64(sample.token_ids.size).tobytes())
+            digest.update(sample.token_ids.tobytes())
+            digest.update(sample.loss_mask.tobytes())
+        return digest.hexdigest()[:16]
+
+    def __iter__(self) -> Iterator[Sample]:
+        """All samples in file order, streamed."""
+        columns = ["sample_id", "input_ids", *self._optional("loss_mask")]
+        for batch in self._parquet.iter_batches(batch_size=_ROWS_PER_BATCH, columns=columns):
+            yield from _samples(batch)
+
+    def check_tokens(self, vocab_size: int) -> None:
+        """Raise InputError naming the first sample with a token id outside [0, vocab_size)."""
+        for sample in self:
+            bad = np.flatnonzero((sample.token_ids < 0) | (sample.token_ids >= vocab_size))
+            if bad.size:
+                raise InputError(
+                    f"sample {sample.sample_id!r} in {self.path} has token id {int(sample.token_ids[bad[0]])} at "
+                    f"position {int(bad[0])}; the model's vocabulary allows 0 to {vocab_size - 1}; prepare the samples "
+                    "with this model's tokenizer"
+                )
+
+    def _optional(self, name: str) -> list[str]:
+        return [name] if name in self._parquet.schema_arrow.names else []
+
+    def _check_types(self) -> None:
+        schema = self._parquet.schema_arrow
+        missing = [name for name in _REQUIRED if name not in schema.names]
+        if missing:
+            raise InputError(
+                f"{self.path} has no column {', '.join(missing)}; found {', '.join(schema.names) or 'none'}; make the "
+                "file with `extractor prepare`"
+            )
+        for name in ("sample_id", "input_ids", *self._optional("loss_mask")):
+            got = schema.field(name).type
+            if not _accepts(name, got):
+                raise InputError(
+                    f"column {name} of {self.path} has type {got}, expected {SCHEMA.field(name).type}; "
+                    "make the file with `extractor prepare`"
+                )
+
+    def _scan(self) -> tuple[list[str], np.ndarray]:
+        ids: list[str] = []
+        lengths: list[np.ndarray] = []
+        for batch in self._parquet.iter_batches(batch_size=_ROWS_PER_BATCH, columns=["sample_id", "input_ids"]):
+            ids += batch.column("sample_id").to_pylist()
+            lengths.append(
+                pc.fill_null(pc.list_value_length(batch.column("input_ids")), 0).to_numpy(zero_copy_only=False)
+            )
+        if not ids:
+            raise InputError(f"{self.path} holds no samples; at least one is needed; run `extractor prepare` again")
+        return ids, np.concatenate(lengths).astype(np.int64)
+
+    def _check_ids(self) -> None:
+        if None in self.sample_ids:
+            raise InputError(
+                f"row {self.sample_ids.index(None)} of {self.path} has no sample_id; "  # type: ignore[arg-type]
+                "each sample needs a unique one"
+            )
+        empty = np.flatnonzero(self.lengths == 0)
+        if empty.size:
+            raise InputError(
+                f"sample {self.sample_ids[int(empty[0])]!r} in {self.path} has no tokens ({empty.size} "
+                "such); each sample needs at least one; drop them and prepare again"
+            )
+        if len(set(self.sample_ids)) != len(self.sample_ids):
+            seen: set[str] = set()
+            twice = next(i for i in self.sample_ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
+            raise InputError(
+                f"sample id {twice!r} stands more than once in {self.path}; ids must be unique; rename or "
+                "drop the duplicates"
+            )
+
+
+def _accepts(name: str, got: pa.DataType) -> bool:
+    if name == "sample_id":
+        return pa.types.is_string(got) or pa.types.is_large_string(got)
+    is_list = pa.types.is_list(got) or pa.types.is_large_list(got)
+    return is_list and pa.types.is_integer(got.value_type)
+
+
+def _open(path: Path) -> pq.ParquetFile:
+    if not path.is_file():
+        raise InputError(f"samples file {path} does not exist; make it with `extractor prepare`")
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(
+            f"{path} is not a readable Parquet file ({error}); make it with `extractor prepare`"
+        ) from error
+
+
+def _samples(batch: pa.RecordBatch) -> Iterator[Sample]:
+    ids = batch.column("sample_id").to_pylist()
+    tokens = batch.column("input_ids")
+    masks = batch.column("loss_mask") if "loss_mask" in batch.schema.names else None
+    for row, sample_id in enumerate(ids):
+        token_ids = _row(tokens, row, np.int32, sample_id, "input_ids")
+        mask = (
+            np.ones(token_ids.size, np.uint8) if masks is None else _row(masks, row, np.uint8, sample_id, "loss_mask")
+        )
+        if mask.size != token_ids.size:
+            raise InputError(
+                f"sample {sample_id!r} has {token_ids.size} tokens but a loss mask of {mask.size}; both "
+                "must be equally long; prepare the samples again"
+            )
+        yield Sample(sample_id, token_ids, mask)
+
+
+def _row(column: pa.Array, row: int, dtype: Any, sample_id: str, name: str) -> np.ndarray:
+    values = column[row].values
+    if values is None or values.null_count:
+        raise InputError(f"sample {sample_id!r} has a null in {name}; integers are expected; prepare the samples again")
+    wide = values.to_numpy(zero_copy_only=False)
+    narrow = wide.astype(dtype)
+    if not np.array_equal(wide, narrow):
+        raise InputError(
+            f"sample {sample_id!r} has a value in {name} that does not fit {np.dtype(dtype)}; prepare the samples again"
+        )
+    return narrow
+
+
+def write_samples(path: Path | str, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows with the columns of SCHEMA (missing ones become null) to `path`. For small sets and tests;
+    `prepare` streams."""
+    if not rows:
+        raise UsageError("there are no samples to write; at least one is needed")
+    table = pa.Table.from_pylist([{**row, "num_tokens": len(row["input_ids"])} for row in rows], schema=SCHEMA)
+    pq.write_table(table, path)

@@ -1,0 +1,22 @@
+"""Build and metadata. The native libraries are built by CMakeLists.txt."""
+
+from setuptools import setup
+
+setup(
+    name="hidden-state-extractor",
+    version="0.1.0",
+    description="Extract hidden states of large language models for training EAGLE-3 draft models",
+    python_requires=">=3.11",
+    packages=["extractor", "extractor.cli", "extractor.engines", "extractor.kernels"],
+    package_dir={"extractor.kernels": "kernels"},
+    install_requires=[
+        "blosc2>=3",
+        "lmdb>=1.6",
+        "numba>=0.61",
+        "numpy>=1.26",
+        "pyarrow>=15",
+        "rich>=13",
+        "xxhash>=3.4",
+    ],
+    entry_points={"console_scripts": ["extractor=extractor.cli:main"]},
+)
