@@ -12,6 +12,7 @@ setup(
     install_requires=[
         "blosc2>=3",
         "lmdb>=1.6",
+        "ml_dtypes>=0.4",
         "numba>=0.61",
         "numpy>=1.26",
         "pyarrow>=15",

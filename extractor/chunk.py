@@ -1,0 +1,51 @@
+"""A chunk: consecutive rows of one sample inside one engine step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Which rows of a step belong to which part of which sample."""
+
+    sample_id: str
+    position: int  # in the sample, of the first row
+    row: int  # in the step's layer tensors, of the first row
+    count: int
+
+
+def split(chunks: Sequence[Chunk], slot_rows: int) -> Iterator[list[Chunk]]:
+    """Fill slots of `slot_rows` rows to the brim, in order: small chunks share a slot, a large one is split."""
+    parts: list[Chunk] = []
+    room = slot_rows
+    for chunk in chunks:
+        done = 0
+        while done < chunk.count:
+            count = min(room, chunk.count - done)
+            parts.append(Chunk(chunk.sample_id, chunk.position + done, chunk.row + done, count))
+            done += count
+            room -= count
+            if not room:
+                yield parts
+                parts, room = [], slot_rows
+    if parts:
+        yield parts
+
+
+def write_index(index: NDArray[np.int32], chunks: Sequence[Chunk]) -> int:
+    """Write the source row of each row, and right behind them the number of the chunk it belongs to; return R.
+
+    index  [>= 2 * R] int32: rows [R], owners [R], what `ops.gather_rows` takes
+    """
+    counts = np.array([chunk.count for chunk in chunks])
+    ends = counts.cumsum()
+    rows = int(ends[-1])
+    first_rows = np.array([chunk.row for chunk in chunks])
+    index[:rows] = np.arange(rows) + np.repeat(first_rows - (ends - counts), counts)
+    index[rows : 2 * rows] = np.repeat(np.arange(len(chunks)), counts)
+    return rows

@@ -1,0 +1,101 @@
+"""The bytes of one ring slot, the same on the device and on the host.
+
+    [ counts, used from the end | states, used from the start | index ]
+
+Counts fill their area backwards, so that the used counts and the used states are neighbours and one copy moves both.
+
+R rows of a slot, P chunks in it, L layers, H hidden size.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch import Tensor
+
+STORED_DTYPES = {torch.float16: np.dtype(np.float16), torch.bfloat16: np.dtype(ml_dtypes.bfloat16)}
+# Whole device memory transactions, and more than any vector store needs.
+_ALIGNMENT = 512
+_COUNT_BYTES = 4 * 8
+_INDEX_BYTES = 2 * 4
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLayout:
+    """Where counts, states and the index of at most `rows` rows (and as many chunks) lie in a buffer of `nbytes`."""
+
+    rows: int
+    num_layers: int
+    hidden_size: int
+    dtype: torch.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        return self.num_layers * self.hidden_size * 2
+
+    @property
+    def _states_start(self) -> int:
+        return _round_up(self.rows * self.num_layers * _COUNT_BYTES, _ALIGNMENT)
+
+    @property
+    def _index_start(self) -> int:
+        return _round_up(self._states_start + self.rows * self.row_bytes, _ALIGNMENT)
+
+    @property
+    def nbytes(self) -> int:
+        """Whole pages: slots are registered one by one, and a page can be registered only once."""
+        return _round_up(self._index_start + self.rows * _INDEX_BYTES, mmap.PAGESIZE)
+
+    def used(self, rows: int, chunks: int) -> slice:
+        """The bytes that hold the counts of `chunks` chunks and the states of `rows` rows."""
+        start = self._states_start - chunks * self.num_layers * _COUNT_BYTES
+        return slice(start, self._states_start + rows * self.row_bytes)
+
+
+class Slot:
+    """Views of one buffer, made once.
+
+    counts [R, L, 4] int64; the counts of chunk c of P are counts[R - P + c]
+    states [R, L, H] float16 or bfloat16
+    index  [2 * R] int32: source rows, then, right behind as many as are used, which chunk each belongs to
+    """
+
+    def __init__(self, layout: SlotLayout, buffer: Tensor) -> None:
+        self.buffer = buffer
+        self.counts = self._counts(layout)
+        self.states = self._states(layout)
+        self.index = self._index(layout)
+
+    def _counts(self, layout: SlotLayout) -> Tensor:
+        end = layout._states_start
+        counts = self.buffer[end - layout.rows * layout.num_layers * _COUNT_BYTES : end].view(torch.int64)
+        return counts.view(layout.rows, layout.num_layers, 4)
+
+    def _states(self, layout: SlotLayout) -> Tensor:
+        start = layout._states_start
+        states = self.buffer[start : start + layout.rows * layout.row_bytes].view(layout.dtype)
+        return states.view(layout.rows, layout.num_layers, layout.hidden_size)
+
+    def _index(self, layout: SlotLayout) -> Tensor:
+        start = layout._index_start
+        return self.buffer[start : start + layout.rows * _INDEX_BYTES].view(torch.int32)
+
+
+class HostSlot(Slot):
+    """A slot in host memory, also seen through NumPy, which has no bfloat16 of its own."""
+
+    def __init__(self, layout: SlotLayout, buffer: Tensor) -> None:
+        super().__init__(layout, buffer)
+        start = layout._states_start
+        states = buffer.numpy()[start : start + layout.rows * layout.row_bytes].view(STORED_DTYPES[layout.dtype])
+        self.states_array = states.reshape(layout.rows, layout.num_layers, layout.hidden_size)
+        self.counts_array = self.counts.numpy()
+        self.index_array = self.index.numpy()
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

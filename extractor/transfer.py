@@ -1,0 +1,145 @@
+"""How rows get from the engine's layer tensors into a host slot: one class for the CPU, one for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from extractor import ops
+from extractor.errors import EngineError
+from extractor.pinned import HostMemory
+from extractor.slot import HostSlot, Slot, SlotLayout
+
+# One is filled while the other is copied out; more would only take memory from the KV cache.
+NUM_STAGING = 2
+
+
+class Transfer(Protocol):
+    """Fills host slots: write a slot's index, call `gather`, then leave the slot alone until it is `ready`."""
+
+    slots: list[HostSlot]
+
+    def gather(self, slot: int, layers: Sequence[Tensor], rows: int, chunks: int) -> None: ...
+    def ready(self, slot: int) -> bool: ...
+    def close(self) -> None: ...
+
+
+class HostTransfer:
+    """The CPU's: the kernel writes the host slot itself, and has finished when `gather` returns."""
+
+    def __init__(self, layout: SlotLayout, memory: HostMemory) -> None:
+        self._memory = memory
+        self.slots = [HostSlot(layout, buffer) for buffer in memory.buffers]
+
+    def gather(self, slot: int, layers: Sequence[Tensor], rows: int, chunks: int) -> None:
+        _gather(layers, self.slots[slot], rows, chunks)
+
+    def ready(self, slot: int) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._memory.close()
+
+
+class Streams(Protocol):
+    """What a GPU's ring needs of torch.cuda. Streams and events are torch.cuda.Stream and Event, or behave alike."""
+
+    copies: Any
+
+    def engine(self) -> Any: ...
+    def event(self) -> Any: ...
+    def launch(self, stream: Any, work: Callable[[], object]) -> None: ...
+
+
+class CudaStreams:
+    """The engine's current stream, on which the gather is ordered with the forward, and one more for the copies."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def engine(self) -> torch.cuda.Stream:
+        if torch.cuda.is_current_stream_capturing():
+            raise EngineError(
+                "a capture step ran while a CUDA graph was being recorded, and would become part of the graph; "
+                "call step() after the forward pass has returned"
+            )
+        return torch.cuda.current_stream(self._device)
+
+    def event(self) -> torch.cuda.Event:
+        return torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def launch(self, stream: torch.cuda.Stream, work: Callable[[], object]) -> None:
+        with torch.cuda.stream(stream):
+            work()
+
+
+@dataclass(slots=True)
+class _Staging:
+    slot: Slot
+    copied: Any  # event of the last copy out of this buffer
+
+
+class DeviceTransfer:
+    """A GPU's: gather into a staging buffer on the engine's stream, then one copy into the host slot on the other.
+
+    Everything is enqueued, nothing waits. Four orders are kept, and each has a test that breaks it:
+    forward before gather, and gather before the next forward reuses the layer tensors: same stream;
+    gather before copy: `gathered`;  copy before the next gather into the same staging buffer: `copied`;
+    copy (hence also the read of the slot's index) before the slot is written out and reused: `ready` asks `copied`.
+    """
+
+    def __init__(self, layout: SlotLayout, memory: HostMemory, streams: Streams, device: torch.device) -> None:
+        self._layout = layout
+        self._memory = memory
+        self._streams = streams
+        self.slots = [HostSlot(layout, buffer) for buffer in memory.buffers]
+        self._copied = [streams.event() for _ in self.slots]
+        self._gathered = [streams.event() for _ in self.slots]
+        self._staging = [_Staging(_device_slot(layout, device), streams.event()) for _ in range(NUM_STAGING)]
+
+    def gather(self, slot: int, layers: Sequence[Tensor], rows: int, chunks: int) -> None:
+        host, gathered, copied = self.slots[slot], self._gathered[slot], self._copied[slot]
+        staging = self._next_staging()
+        engine, copies = self._streams.engine(), self._streams.copies
+        engine.wait_event(staging.copied)
+        self._streams.launch(engine, lambda: _gather_indexed(layers, host, staging.slot, rows, chunks))
+        gathered.record(engine)
+        copies.wait_event(gathered)
+        used = self._layout.used(rows, chunks)
+        self._streams.launch(copies, lambda: _copy(host.buffer[used], staging.slot.buffer[used]))
+        copied.record(copies)
+        staging.copied = copied
+
+    def ready(self, slot: int) -> bool:
+        return bool(self._copied[slot].query())
+
+    def close(self) -> None:
+        self._memory.close()
+
+    def _next_staging(self) -> _Staging:
+        self._staging.append(self._staging.pop(0))
+        return self._staging[-1]
+
+
+def _device_slot(layout: SlotLayout, device: torch.device) -> Slot:
+    return Slot(layout, torch.empty(layout.nbytes, dtype=torch.uint8, device=device))
+
+
+def _gather_indexed(layers: Sequence[Tensor], host: Slot, staging: Slot, rows: int, chunks: int) -> None:
+    _copy(staging.index[: 2 * rows], host.index[: 2 * rows])
+    _gather(layers, staging, rows, chunks)
+
+
+def _gather(layers: Sequence[Tensor], into: Slot, rows: int, chunks: int) -> None:
+    counts = into.counts[into.counts.shape[0] - chunks :]
+    counts.zero_()
+    ops.gather_rows(layers, into.index[:rows], into.states[:rows], counts, owners=into.index[rows : 2 * rows])
+
+
+def _copy(to: Tensor, source: Tensor) -> None:
+    to.copy_(source, non_blocking=True)
