@@ -1,0 +1,112 @@
+"""Room on the filesystem of a path: what an ordinary user may still write there, quotas and reserved blocks included.
+
+`extract` calls `require_room` at its start and again while it runs; `plan` shows the parts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from extractor.errors import DiskFullError, StoreError
+
+# quotactl_fd(2): the same number on every architecture. Older kernels (before 5.14) answer ENOSYS: no quota is known.
+_QUOTACTL_FD = 443
+_GET_QUOTA = 0x800007
+_USER, _GROUP = 0, 1
+_QUOTA_BLOCK_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSpace:
+    """Bytes on one filesystem. `free_bytes` is what may be written: `quota_left_bytes` (None: no quota) is a bound of
+    it, and `reserved_bytes`, which only root may use, are not in it."""
+
+    total_bytes: int
+    free_bytes: int
+    reserved_bytes: int
+    quota_left_bytes: int | None
+
+
+class _Quota(ctypes.Structure):
+    """struct if_dqblk of <sys/quota.h>: limits in blocks of 1,024 bytes (0 = none), `space` in bytes."""
+
+    _fields_ = (
+        ("hard", ctypes.c_uint64),
+        ("soft", ctypes.c_uint64),
+        ("space", ctypes.c_uint64),
+        ("inodes", ctypes.c_uint64 * 5),
+        ("valid", ctypes.c_uint32),
+    )
+
+
+def disk_space(path: Path | str) -> DiskSpace:
+    """Room where `path` lies, or will lie: its nearest existing parent answers. Raises StoreError."""
+    existing = existing_parent(Path(path))
+    try:
+        stat = os.statvfs(existing)
+        quota = _quota_left(existing)
+    except OSError as error:
+        raise StoreError(
+            f"the filesystem of {path} does not answer ({error.strerror}); check that it is still mounted, "
+            "then run again"
+        ) from error
+    free = stat.f_bavail * stat.f_frsize
+    return DiskSpace(
+        total_bytes=stat.f_blocks * stat.f_frsize,
+        free_bytes=free if quota is None else min(free, quota),
+        reserved_bytes=(stat.f_bfree - stat.f_bavail) * stat.f_frsize,
+        quota_left_bytes=quota,
+    )
+
+
+def free_bytes(path: Path | str) -> int:
+    """Bytes that may still be written where `path` lies. Raises StoreError when its filesystem does not answer."""
+    return disk_space(path).free_bytes
+
+
+def require_room(path: Path | str, need_bytes: int, force: bool = False) -> int:
+    """The free bytes where `path` lies. Raises DiskFullError when `need_bytes` is more, unless `force`."""
+    free = free_bytes(path)
+    if need_bytes > free and not force:
+        raise DiskFullError(
+            f"{path} needs {need_bytes:,} bytes ({_gib(need_bytes)} GiB) but its filesystem has {free:,} bytes free "
+            f"({_gib(free)} GiB), {need_bytes - free:,} too few; make room (`extractor plan --out` lists stores that "
+            "can go), choose another --out, or pass --force to start all the same"
+        )
+    return free
+
+
+def existing_parent(path: Path) -> Path:
+    """`path` or the nearest parent that exists. Raises StoreError when not even that can be looked at."""
+    path = path.absolute()
+    try:
+        return next(p for p in (path, *path.parents) if p.exists())
+    except OSError as error:
+        raise StoreError(f"{path} can't be reached ({error.strerror}); check the path and its permissions") from error
+
+
+def _quota_left(path: Path) -> int | None:
+    """The least that the user's and the group's quota leave at `path`; None where there is neither."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        left = [_left(descriptor, kind, who) for kind, who in ((_USER, os.getuid()), (_GROUP, os.getgid()))]
+    finally:
+        os.close(descriptor)
+    return min((bytes_ for bytes_ in left if bytes_ is not None), default=None)
+
+
+def _left(descriptor: int, kind: int, who: int) -> int | None:
+    quota = _Quota()
+    libc = ctypes.CDLL(None, use_errno=True)
+    command = ctypes.c_uint(_GET_QUOTA << 8 | kind)
+    if libc.syscall(ctypes.c_long(_QUOTACTL_FD), descriptor, command, ctypes.c_uint(who), ctypes.byref(quota)) != 0:
+        return None
+    limit = (quota.hard or quota.soft) * _QUOTA_BLOCK_BYTES
+    return max(0, limit - quota.space) if limit else None
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 30):,.1f}"
