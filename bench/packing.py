@@ -12,6 +12,8 @@ Each row reports its fill: tokens over budget times bins.
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from typing import Any
 
 import numba
 import numpy as np
@@ -22,6 +24,7 @@ from extractor.packing import pack, pack_ref
 
 CORPUS = 40_114
 PEERS_UP_TO = 200_000
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
 CAPS_AND_BUDGETS = [(8192, 8192), (16384, 16384), (16384, 65536)]
 
 
@@ -34,7 +37,7 @@ def corpus(samples: int, cap: int) -> np.ndarray:
     return rng.permutation(np.concatenate(parts)[:samples].clip(1, cap).astype(np.int64))
 
 
-def trl(lengths: np.ndarray, budget: int) -> np.ndarray:
+def trl(lengths: np.ndarray, budget: int) -> Call:
     pa = pytest.importorskip("pyarrow")
     trl_data = pytest.importorskip("trl.data_utils", reason="pip install trl to compare with it")
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -42,16 +45,16 @@ def trl(lengths: np.ndarray, budget: int) -> np.ndarray:
     return trl_data._pack_bfd, (table, budget)
 
 
-def axolotl(lengths: np.ndarray, budget: int) -> np.ndarray:
+def axolotl(lengths: np.ndarray, budget: int) -> Call:
     multipack = pytest.importorskip("axolotl.utils.samplers.multipack", reason="pip install axolotl to compare with it")
     return multipack.pack_parallel, (lengths, budget, 100_000, 100_000, 1)
 
 
-def numpy_sort(lengths: np.ndarray, budget: int) -> np.ndarray:
+def numpy_sort(lengths: np.ndarray, budget: int) -> Call:
     return np.argsort, (lengths, 0, "stable")
 
 
-def ours(function):  # noqa: ANN001, ANN201
+def ours(function: Callable[..., Any]) -> Callable[[np.ndarray, int], Call]:
     return lambda lengths, budget: (function, (lengths, budget))
 
 
