@@ -7,11 +7,11 @@ setup(
     version="0.1.0",
     description="Extract hidden states of large language models for training EAGLE-3 draft models",
     python_requires=">=3.11",
-    packages=["extractor", "extractor.cli", "extractor.engines", "extractor.kernels"],
+    packages=["extractor", "extractor.cli", "extractor.engines", "extractor.kernels", "extractor.store"],
     package_dir={"extractor.kernels": "kernels"},
     install_requires=[
         "blosc2>=3",
-        "lmdb>=1.6",
+        "lmdb>=3.0",
         "ml_dtypes>=0.4",
         "numba>=0.61",
         "numpy>=1.26",

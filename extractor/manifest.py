@@ -1,0 +1,131 @@
+"""The manifest: what a store holds and which configuration made it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from extractor.errors import FingerprintError, StoreError
+from extractor.record import FORMAT_VERSION
+
+NAME = "manifest.json"
+Option = str | int | float | bool
+_NOT_BYTES = ("created", "extractor_version")  # differ between runs that store the same bytes
+_DTYPES = ("float16", "bfloat16")
+_CODECS = ("none", "shuffle-zstd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Identity of a store. `hidden_size` and `num_layers` are counts; `layer_ids` in the order of a row's L axis;
+    `options` are settings that change stored bytes (overflow, compute_dtype, ...)."""
+
+    format_version: int = FORMAT_VERSION
+    model_name: str
+    model_config_hash: str
+    model_dtype: str
+    num_layers: int
+    layer_ids: tuple[int, ...]
+    layer_convention: str
+    hidden_size: int
+    dtype: str
+    codec: str = "none"
+    tokenizer_hash: str
+    samples_hash: str
+    engine: str
+    engine_version: str
+    extractor_version: str
+    created: str
+    options: dict[str, Option] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _require(self.dtype in _DTYPES, "dtype", self.dtype, " or ".join(_DTYPES))
+        _require(self.codec in _CODECS, "codec", self.codec, " or ".join(_CODECS))
+        _require(self.hidden_size > 0, "hidden_size", self.hidden_size, "a positive number")
+        _require(len(self.layer_ids) > 0, "layer_ids", self.layer_ids, "at least one layer id")
+
+    @property
+    def row_shape(self) -> tuple[int, int]:
+        """(L, H) of one row."""
+        return len(self.layer_ids), self.hidden_size
+
+    @property
+    def row_bytes(self) -> int:
+        return 2 * len(self.layer_ids) * self.hidden_size
+
+    def differences(self, other: Manifest) -> list[tuple[str, Any, Any]]:
+        """(field, ours, theirs) for every field that decides stored bytes and differs; options one by one."""
+        ours, theirs = self._deciding(), other._deciding()
+        names = [*ours, *(name for name in theirs if name not in ours)]
+        pairs = ((name, ours.get(name, "unset"), theirs.get(name, "unset")) for name in names)
+        return [pair for pair in pairs if pair[1] != pair[2]]
+
+    def require_same(self, other: Manifest, where: Path) -> None:
+        """Raise FingerprintError naming each field in which the run `other` differs from this stored manifest."""
+        found = self.differences(other)
+        if found:
+            listed = "; ".join(f"{name}: store {ours!r}, this run {theirs!r}" for name, ours, theirs in found)
+            raise FingerprintError(
+                f"{where} was written by another configuration ({listed}); samples of different configurations can't "
+                "share a store; use the store's configuration or another --out"
+            )
+
+    def fingerprint(self) -> str:
+        """Hash of the fields that decide stored bytes; every shard carries it."""
+        return hashlib.sha256(json.dumps(self._deciding(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def load(cls, store: Path) -> Manifest:
+        """Read `store/manifest.json`. Raises StoreError when it is missing, damaged or of a newer format."""
+        file = store / NAME
+        try:
+            raw = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise StoreError(_not_a_store(store)) from None
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{file} can't be read as JSON: {error}; restore it from a copy of the store") from error
+        return cls._from_raw(raw, file)
+
+    @classmethod
+    def _from_raw(cls, raw: Any, file: Path) -> Manifest:
+        if not isinstance(raw, dict):
+            raise StoreError(f"{file} holds a JSON {type(raw).__name__}, expected an object; restore the file")
+        version = raw.get("format_version")
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise StoreError(
+                f"{file} has format version {version}; this release reads up to {FORMAT_VERSION}; update the extractor"
+            )
+        wanted = [f.name for f in dataclasses.fields(cls)]
+        missing = [name for name in wanted if name not in raw]
+        unknown = [name for name in raw if name not in wanted]
+        if missing or unknown:
+            raise StoreError(
+                f"{file} lacks {', '.join(missing) or 'nothing'} and has unknown {', '.join(unknown) or 'nothing'}; "
+                "restore the file from a copy of the store"
+            )
+        try:
+            return cls(**{**raw, "layer_ids": tuple(raw["layer_ids"])})
+        except TypeError as error:
+            raise StoreError(f"{file} has a field of the wrong type ({error}); restore the file") from error
+
+    def _deciding(self) -> dict[str, Any]:
+        fields = {k: v for k, v in dataclasses.asdict(self).items() if k not in (*_NOT_BYTES, "options")}
+        return {**fields, **{f"options.{name}": value for name, value in sorted(self.options.items())}}
+
+
+def _require(allowed: bool, name: str, got: object, wanted: str) -> None:
+    if not allowed:
+        raise StoreError(f"manifest field {name} is {got!r}, allowed is {wanted}; correct it")
+
+
+def _not_a_store(path: Path) -> str:
+    if not path.exists():
+        return f"store {path} does not exist; make one with `extractor extract`"
+    return f"{path} has no {NAME}, so it is not a store; pass a folder that `extractor extract` made"

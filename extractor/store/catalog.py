@@ -1,0 +1,81 @@
+"""Which samples a store holds: flat arrays, so that a million samples take a fraction of a second and of 200 MB."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from extractor.record import ENTRY, checksum
+
+
+class Catalog:
+    """entries ENTRY [N] in the order of sealing; shards int32 [N], the shard's index in the store; both read-only."""
+
+    def __init__(self, entries: np.ndarray, shards: np.ndarray, ids: bytes) -> None:
+        """`ids`: the N ids' UTF-8 bytes end to end. Where an id stands more than once, the last one wins."""
+        ends = np.cumsum(entries["id_bytes"], dtype=np.int64)
+        order = np.argsort(entries["hash"], kind="stable")
+        keep = _last_of_each(entries, ends, ids, order)
+        if keep is not None:
+            ids = b"".join(ids[ends[i] - entries["id_bytes"][i] : ends[i]] for i in keep)
+            entries, shards = entries[keep], shards[keep]
+            ends = np.cumsum(entries["id_bytes"], dtype=np.int64)
+            order = np.argsort(entries["hash"], kind="stable")
+        self.entries, self.shards = entries, shards
+        self._ids, self._ends, self._order = ids, ends, order
+        self._sorted_hashes = entries["hash"][order]
+
+    @classmethod
+    def join(cls, parts: Sequence[tuple[int, np.ndarray, bytes]]) -> Catalog:
+        """Parts (shard index, entries, ids), oldest first."""
+        entries = np.concatenate([np.empty(0, ENTRY), *(part[1] for part in parts)])
+        sizes = [len(part[1]) for part in parts]
+        shards = np.repeat(np.array([part[0] for part in parts], np.int32), sizes)
+        return cls(entries, shards, b"".join(part[2] for part in parts))
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def sample_id(self, row: int) -> str:
+        end = int(self._ends[row])
+        return self._ids[end - int(self.entries["id_bytes"][row]) : end].decode()
+
+    def __iter__(self) -> Iterator[str]:
+        start = 0
+        for end in self._ends.tolist():
+            yield self._ids[start:end].decode()
+            start = end
+
+    def find(self, sample_id: str) -> int | None:
+        """Row of `sample_id`, or None."""
+        name = sample_id.encode()
+        wanted = np.uint64(checksum(name))
+        at = int(np.searchsorted(self._sorted_hashes, wanted))
+        while at < len(self) and self._sorted_hashes[at] == wanted:
+            row = int(self._order[at])
+            if self.sample_id(row) == sample_id:
+                return row
+            at += 1
+        return None
+
+    def nearest(self, sample_id: str, count: int = 3) -> list[str]:
+        """The ids most like `sample_id`, for messages."""
+        return difflib.get_close_matches(sample_id, list(self), count, cutoff=0.3)
+
+
+def _last_of_each(entries: np.ndarray, ends: np.ndarray, ids: bytes, order: np.ndarray) -> np.ndarray | None:
+    """Rows to keep, in order, where some id stands twice; None where none does."""
+    hashes = entries["hash"][order]
+    repeated = np.flatnonzero(hashes[1:] == hashes[:-1])
+    if repeated.size == 0:
+        return None
+    last: dict[bytes, int] = {}
+    doubtful = np.unique(np.concatenate([order[repeated], order[repeated + 1]]))
+    for row in doubtful.tolist():
+        last[ids[ends[row] - entries["id_bytes"][row] : ends[row]]] = row
+    keep = np.ones(len(entries), bool)
+    keep[doubtful] = False
+    keep[list(last.values())] = True
+    return np.flatnonzero(keep)

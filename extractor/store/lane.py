@@ -1,0 +1,184 @@
+"""A shard's writer thread: takes tiles and seals in order, commits them in groups by bytes and by time."""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from extractor.record import TILE, Seal, checksum
+from extractor.store.shard import Shard
+from extractor.store.tiles import BufferPool
+
+Payload = np.ndarray | bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredRows:
+    """A tile on its way: `count` rows from `position` on; `payload` are their stored bytes, or will be."""
+
+    position: int
+    count: int
+    payload: Payload | Future[Payload]
+    buffer: np.ndarray
+
+
+@dataclass(slots=True, eq=False)
+class LaneSample:
+    """A sample's tiles in this lane's shard, as TILE records, in the order of writing."""
+
+    sample_id: str
+    tiles: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
+
+    def table(self) -> np.ndarray:
+        """TILE [n], by position."""
+        tiles = np.array(self.tiles, TILE)
+        return tiles[np.argsort(tiles["position"], kind="stable")]
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(tile[2] for tile in self.tiles)
+
+
+@dataclass(slots=True)
+class LaneTimes:
+    """Seconds the thread spent on each thing, and what it did."""
+
+    putting: float = 0.0
+    committing: float = 0.0
+    waiting_for_codec: float = 0.0
+    sealed: int = 0
+    durable: int = 0
+    dead_bytes: int = 0
+
+
+class Lane:
+    """All calls return at once; what fails in the thread is kept in `failure` and everything after it is dropped."""
+
+    def __init__(self, shard: Shard, pool: BufferPool, group_bytes: int, commit_seconds: float) -> None:
+        self.shard = shard
+        self.times = LaneTimes()
+        self.failure: BaseException | None = None
+        self.assigned_bytes = 0
+        self.samples = 0
+        self._pool = pool
+        self._group_bytes = group_bytes
+        self._commit_seconds = commit_seconds
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._pending = 0  # bytes
+        self._pending_guard = threading.Lock()
+        self._deadline: float | None = None
+        self._thread = threading.Thread(target=self._run, name=f"store-{shard.path.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Tile bytes handed in and not yet in a group."""
+        return self._pending
+
+    def write(self, sample: LaneSample, rows: StoredRows) -> None:
+        """Store a tile; its buffer goes back to the pool when the bytes are no longer needed."""
+        self.assigned_bytes += rows.buffer.size
+        self._add_pending(rows.buffer.size)
+        self._queue.put(lambda: self._write(sample, rows))
+
+    def seal(self, sample: LaneSample, seal: Seal) -> None:
+        """Add the seal, completed by the tiles written for `sample`."""
+        self._queue.put(lambda: self._seal(sample, seal))
+
+    def discard(self, sample: LaneSample) -> None:
+        self._queue.put(lambda: self._discard(sample))
+
+    def flush(self) -> threading.Event:
+        """Set when all that was handed in before is durable, or the lane has failed."""
+        done = threading.Event()
+        self._queue.put(self._commit_durably)
+        self._queue.put(done.set)
+        return done
+
+    def close(self) -> None:
+        """Finish what was handed in, end the thread, close the shard."""
+        self._queue.put(self._commit_durably)
+        self._queue.put(None)
+        self._thread.join()
+        try:
+            self.shard.close()
+        except OSError as error:
+            self.failure = self.failure or error
+
+    def _run(self) -> None:
+        while True:
+            timeout = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+            try:
+                step = self._queue.get(timeout=timeout)
+            except queue.Empty:
+                step = self._commit_durably
+            if step is None:
+                return
+            try:
+                step()
+            except BaseException as error:  # noqa: BLE001 - handed to the caller at its next call
+                self.failure = self.failure or error
+                self._deadline = None
+
+    def _write(self, sample: LaneSample, rows: StoredRows) -> None:
+        try:
+            if self.failure is None:
+                self._put(sample, rows, self._encoded(rows.payload))
+        finally:
+            self._add_pending(-rows.buffer.size)
+            self._pool.give(rows.buffer)
+
+    def _put(self, sample: LaneSample, rows: StoredRows, stored: Payload) -> None:
+        if self.shard.group_bytes and self.shard.group_bytes + len(stored) > self._group_bytes:
+            self._commit()
+        start = time.perf_counter()
+        key, offset = self.shard.put_tile(stored)
+        sample.tiles.append((key, offset, len(stored), checksum(stored), rows.position, rows.count))
+        self.times.putting += time.perf_counter() - start
+        self._expect_commit()
+
+    def _encoded(self, payload: Payload | Future[Payload]) -> Payload:
+        if not isinstance(payload, Future):
+            return payload
+        start = time.perf_counter()
+        stored = payload.result()
+        self.times.waiting_for_codec += time.perf_counter() - start
+        return stored
+
+    def _seal(self, sample: LaneSample, seal: Seal) -> None:
+        if self.failure is not None:
+            return
+        self.shard.put_seal(dataclasses.replace(seal, tiles=sample.table()))
+        self.times.sealed += 1
+        self._expect_commit()
+
+    def _discard(self, sample: LaneSample) -> None:
+        self.times.dead_bytes += sample.stored_bytes
+
+    def _expect_commit(self) -> None:
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._commit_seconds
+
+    def _commit(self) -> None:
+        start = time.perf_counter()
+        self._deadline = None
+        self.shard.commit()
+        self.times.committing += time.perf_counter() - start
+
+    def _commit_durably(self) -> None:
+        if self.failure is not None:
+            return
+        self._commit()
+        self.shard.sync()
+        self.times.durable = self.times.sealed
+
+    def _add_pending(self, size: int) -> None:
+        with self._pending_guard:
+            self._pending += size

@@ -1,0 +1,74 @@
+"""The lanes of one writer. While one waits for the disk in a commit, another copies the next group; a lane whose shard
+has reached its size limit gets no new samples and closes after its last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from extractor.errors import StoreError
+from extractor.store.lane import Lane
+
+
+class LaneSet:
+    """Lanes are made when the ones there are busy, so a small run writes a single shard."""
+
+    def __init__(self, make: Callable[[], Lane], count: int, shard_bytes: int, busy_bytes: int) -> None:
+        self._make = make
+        self._count = count
+        self._shard_bytes = shard_bytes
+        self._busy_bytes = busy_bytes
+        self._active: list[Lane] = []
+        self._draining: list[Lane] = []
+        self._closed: list[Lane] = []
+
+    @property
+    def lanes(self) -> list[Lane]:
+        return [*self._active, *self._draining, *self._closed]
+
+    def assign(self) -> Lane:
+        """The lane for a new sample: the one with the least to do."""
+        self._retire_full()
+        lane = min(self._active, key=lambda lane: lane.pending_bytes, default=None)
+        if lane is None or (lane.pending_bytes > self._busy_bytes and len(self._active) < self._count):
+            lane = self._make()
+            self._active.append(lane)
+        lane.samples += 1
+        return lane
+
+    def finished(self, lane: Lane) -> None:
+        """One sample of `lane` was sealed or discarded."""
+        lane.samples -= 1
+        if lane in self._draining and lane.samples == 0:
+            self._draining.remove(lane)
+            self._closed.append(lane)
+            lane.close()
+
+    def flush(self) -> None:
+        for done in [lane.flush() for lane in (*self._active, *self._draining)]:
+            done.wait()
+
+    def close(self) -> None:
+        """Close all lanes, also when one of them fails at it; failures are left in the lanes."""
+        running = [*self._active, *self._draining]
+        self._active, self._draining = [], []
+        self._closed += running
+        for lane in running:
+            lane.close()
+
+    def raise_failure(self) -> None:
+        """Raise what a lane failed with, as the store's error that it is or wrapped in one."""
+        for lane in self.lanes:
+            if isinstance(lane.failure, StoreError):
+                raise lane.failure
+            if lane.failure is not None:
+                raise StoreError(
+                    f"the writer of {lane.shard.path} stopped: {lane.failure!r}; what it sealed before is safe; run "
+                    "the same command again"
+                ) from lane.failure
+
+    def _retire_full(self) -> None:
+        for lane in [lane for lane in self._active if lane.assigned_bytes >= self._shard_bytes]:
+            self._active.remove(lane)
+            self._draining.append(lane)
+            lane.samples += 1
+            self.finished(lane)

@@ -1,0 +1,65 @@
+"""Names inside a store folder, and the list of its shards."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from extractor.errors import StoreError
+from extractor.store.disk import sync_folder
+
+DATA_FILE = "data.mdb"
+LOCK_FILE = "lock.mdb"
+_LIST = "shards.txt"
+_PATTERN = re.compile(r"shard-(\d{4,})")
+
+
+def shard_name(number: int) -> str:
+    return f"shard-{number:04d}"
+
+
+def shard_number(name: str) -> int | None:
+    match = _PATTERN.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def shards(store: Path) -> list[Path]:
+    """All shard folders, oldest first: those on disk and those that the list names (which may be lost)."""
+    numbers = {shard_number(entry.name) for entry in store.iterdir()} | listed(store)
+    return [store / shard_name(number) for number in sorted(n for n in numbers if n is not None)]
+
+
+def listed(store: Path) -> set[int]:
+    """Numbers in `shards.txt`. A last line without its end is a write that a crash cut off, and is ignored."""
+    try:
+        text = (store / _LIST).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return set()
+    lines = text.split("\n")[:-1]
+    numbers = [shard_number(line) for line in lines]
+    if None in numbers:
+        bad = lines[numbers.index(None)]
+        raise StoreError(f"{store / _LIST} has the line {bad!r}, expected names such as shard-0000; restore the file")
+    return {number for number in numbers if number is not None}
+
+
+def publish(store: Path, folder: Path) -> Path:
+    """Give the finished new `folder` the next free shard name, durably. Several processes may do so at once."""
+    taken = shards(store)
+    number = (shard_number(taken[-1].name) or 0) + 1 if taken else 0
+    while True:
+        target = store / shard_name(number)
+        try:
+            folder.rename(target)  # fails where another process was faster, as its folder is not empty
+            break
+        except OSError:
+            if not target.exists():
+                raise
+            number += 1
+    with (store / _LIST).open("a", encoding="utf-8") as handle:
+        handle.write(target.name + "\n")
+        handle.flush()
+        os.fsync(handle.fileno())
+    sync_folder(store)
+    return target

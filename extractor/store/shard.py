@@ -1,0 +1,181 @@
+"""One shard being written: an LMDB environment that only ever grows, in durable groups. Legend: a place is the byte
+offset of a value in the data file, where readers fetch it without LMDB."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+
+from extractor.errors import StoreError
+from extractor.manifest import Manifest
+from extractor.record import FORMAT_VERSION, Seal, encode_index, encode_seal, index_entry
+from extractor.store import disk, environments
+from extractor.store.layout import DATA_FILE, LOCK_FILE, publish
+
+KEY = struct.Struct(">Q")
+PAGE_HEADER = struct.Struct("<QHHI")  # page number, unused, flags, pages: stands before every value that has own pages
+OVERFLOW = 0x04
+_BIG_DATA = 0x01
+_TREE_SLACK_BYTES = 1 << 20  # branch and leaf pages of one group
+_MAX_READERS = 4096  # processes that may list a shard at the same moment; 64 bytes each
+TABLES = (b"shard", b"tiles", b"seals", b"index")
+
+
+class Shard:
+    """Append-only: values go into the open group, `commit` makes the group durable and visible."""
+
+    def __init__(self, path: Path, map_bytes: int) -> None:
+        self.path = path
+        self.group_bytes = 0
+        self.stored_bytes = 0
+        self._file = path / DATA_FILE
+        self._env = environments.open_for_writing(path, map_bytes, _MAX_READERS)
+        self._map_bytes = map_bytes
+        self._fd = os.open(self._file, os.O_RDWR | os.O_CLOEXEC)
+        self._page = int(self._env.stat()["psize"])
+        self._tables = {name: self._env.open_db(name) for name in TABLES}
+        self._next = dict.fromkeys(TABLES, 0)
+        self._txn: Any = None
+        self._places: list[tuple[int, int]] = []
+        self._entries: list[np.ndarray] = []
+        self._ids: list[str] = []
+
+    @classmethod
+    def create(cls, store: Path, manifest: Manifest, owner: dict[str, str | int], map_bytes: int) -> Shard:
+        """A new empty shard under the next free name. A crash at any point leaves it whole or absent."""
+        building = store / f".new-{owner['run_id']}-{owner['writer']}-{os.getpid()}"
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir()
+        about = {"format_version": FORMAT_VERSION, "fingerprint": manifest.fingerprint(), **owner}
+        env = environments.open_for_writing(building, _TREE_SLACK_BYTES, _MAX_READERS)
+        try:
+            tables = {name: env.open_db(name) for name in TABLES}
+            with env.begin(write=True) as txn:
+                txn.put(b"about", json.dumps(about).encode(), db=tables[b"shard"])
+            env.sync(True)
+        finally:
+            environments.close(building, env)
+        disk.sync_folder(building)
+        return cls(publish(store, building), map_bytes)
+
+    def put_tile(self, value: np.ndarray | bytes) -> tuple[int, int]:
+        """Copy a tile's stored bytes into the group; returns (key, offset)."""
+        key, offset = self._put(b"tiles", value)
+        self.stored_bytes += len(value)
+        return key, offset
+
+    def put_seal(self, seal: Seal) -> None:
+        """Add a sample whose tiles are all in this shard; it exists once the group is committed."""
+        value = encode_seal(seal)
+        _, offset = self._put(b"seals", value)
+        self._entries.append(index_entry(seal, offset, len(value)))
+        self._ids.append(seal.sample_id)
+
+    def commit(self) -> int:
+        """Write the group and wait until it is on the disk; returns how many samples it sealed.
+
+        Raises DiskFullError or StoreError, and then the group is gone while all earlier ones are intact.
+        """
+        if self._txn is None:
+            return 0
+        if self._entries:
+            self._put(b"index", encode_index(np.array(self._entries), self._ids))
+        sealed, places, txn = len(self._ids), self._places, self._txn
+        needed = self.group_bytes + _TREE_SLACK_BYTES
+        try:
+            disk.reserve(self._fd, self._data_bytes(), needed, self._file)
+            self._commit(txn, needed)
+        finally:
+            txn.abort()  # does nothing after a commit
+            self._forget_group()
+        self._check_places(places)
+        return sealed
+
+    def sync(self) -> None:
+        """Make the newest group's root durable too; until then a power cut may undo that one group."""
+        try:
+            self._env.sync(True)
+        except lmdb.Error as error:
+            raise disk.failed(self._file, error) from error
+
+    def close(self) -> None:
+        """Drop an open group, end the file where its data ends, and release the environment."""
+        if self._txn is not None:
+            self._txn.abort()
+            self._forget_group()
+        size = self._data_bytes()
+        environments.close(self.path, self._env)
+        os.ftruncate(self._fd, size)
+        os.fsync(self._fd)
+        os.close(self._fd)
+        (self.path / LOCK_FILE).unlink(missing_ok=True)
+
+    def _put(self, table: bytes, value: np.ndarray | bytes) -> tuple[int, int]:
+        if len(value) < self._page // 2:  # so that every value has pages of its own, which never move
+            value = bytes(value).ljust(self._page // 2, b"\0")
+        if self._txn is None:
+            self._begin(len(value))
+        key = self._next[table]
+        with self._txn.cursor(self._tables[table]) as cursor:
+            if not cursor.put(KEY.pack(key), value, append=True):
+                raise StoreError(f"{self._file} already holds key {key} in {table!r}: it has a second writer; stop it")
+            page = _page_of_value(cursor)
+        self._next[table] += 1
+        self._places.append((page, len(value)))
+        self.group_bytes += -(-(len(value) + PAGE_HEADER.size) // self._page) * self._page
+        return key, page * self._page + PAGE_HEADER.size
+
+    def make_room(self, size: int) -> None:
+        """Grow the map, between groups, so that a group of `size` bytes fits."""
+        wanted = self._data_bytes() + size + _TREE_SLACK_BYTES
+        while self._map_bytes < wanted:
+            self._map_bytes *= 2
+            self._env.set_mapsize(self._map_bytes)
+
+    def _begin(self, size: int) -> None:
+        self.make_room(size)
+        self._txn = self._env.begin(write=True, buffers=True)
+
+    def _commit(self, txn: Any, needed: int) -> None:
+        try:
+            txn.commit()
+        except lmdb.DiskError as error:
+            raise disk.full(self._file, needed) from error
+        except lmdb.Error as error:
+            # LMDB reports a short write, which is what a full disk gives, as an I/O error.
+            if disk.free_bytes(self._file) < needed:
+                raise disk.full(self._file, needed) from error
+            raise disk.failed(self._file, error) from error
+
+    def _check_places(self, places: list[tuple[int, int]]) -> None:
+        """Every value of the group stands where its seal says. Guards against an LMDB that lays pages out otherwise."""
+        for page, size in places:
+            number, _, flags, pages = PAGE_HEADER.unpack(os.pread(self._fd, PAGE_HEADER.size, page * self._page))
+            if (number, flags, pages) != (page, OVERFLOW, -(-(size + PAGE_HEADER.size) // self._page)):
+                raise StoreError(
+                    f"page {page} of {self._file} is not laid out as expected; use the lmdb package >= 3.0"
+                )
+
+    def _data_bytes(self) -> int:
+        return (int(self._env.info()["last_pgno"]) + 1) * self._page
+
+    def _forget_group(self) -> None:
+        self._txn, self.group_bytes = None, 0
+        self._places, self._entries, self._ids = [], [], []
+
+
+def _page_of_value(cursor: Any) -> int:
+    """Page number of the value under the cursor: in LMDB's leaf node it follows the key. py-lmdb's own access to the
+    value would touch each of its pages."""
+    address = np.frombuffer(cursor.key(), np.uint8).ctypes.data
+    if not ctypes.c_uint16.from_address(address - 4).value & _BIG_DATA:
+        raise StoreError("LMDB kept a value inside a leaf page; use the lmdb package >= 3.0")
+    return ctypes.c_uint64.from_address(address + KEY.size).value

@@ -1,0 +1,209 @@
+"""The writer of one rank: rows in any chunks, of many samples at once -> sealed samples in append-only shards."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from extractor.errors import StoreError
+from extractor.manifest import Manifest
+from extractor.record import TILE, Seal
+from extractor.store.checks import check_coverage, check_seal, row_bytes
+from extractor.store.codec import codec
+from extractor.store.heap import keep_large_blocks
+from extractor.store.lane import Lane, LaneSample, StoredRows
+from extractor.store.lane_set import LaneSet
+from extractor.store.lock import WriterLock
+from extractor.store.options import WriterOptions, WriterReport
+from extractor.store.shard import Shard
+from extractor.store.tiles import BufferPool, OpenTile
+
+
+@dataclass(slots=True, eq=False)
+class OpenSample:
+    """A sample being written: the spans (start, stop) of its rows so far, and the tile being filled."""
+
+    sample_id: str
+    lane: Lane
+    stored: LaneSample
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    tile: OpenTile | None = None
+
+
+class ShardWriter:
+    """Not thread-safe: one thread calls it. What a background thread fails with is raised at the next call."""
+
+    def __init__(
+        self,
+        store_path: Path | str,
+        *,
+        run_id: str,
+        writer: int,
+        expected_bytes: int | None = None,
+        options: WriterOptions | None = None,
+    ) -> None:
+        """`expected_bytes` sizes the map (it grows when wrong). Raises StoreError when `writer` of `run_id` is in use
+        by a live process, naming its id."""
+        self._path = Path(store_path)
+        self._options = options or WriterOptions()
+        self._manifest = Manifest.load(self._path)
+        self._row_bytes = self._manifest.row_bytes
+        self._codec = codec(self._manifest.codec)
+        rows_per_tile = self._rows_per_tile()
+        self._lock = WriterLock(self._path, run_id, writer)
+        keep_large_blocks()
+        self._owner: dict[str, str | int] = {"run_id": run_id, "writer": writer}
+        self._map_bytes = 2 * min(expected_bytes or self._options.shard_bytes, self._options.shard_bytes)
+        compresses = self._manifest.codec != "none"
+        self._workers = ThreadPoolExecutor(self._options.codec_threads, "store-codec") if compresses else None
+        tiles = max(4, self._options.buffer_bytes // self._options.tile_bytes)
+        self._pool = BufferPool(tiles, rows_per_tile * self._row_bytes)
+        self._lanes = LaneSet(
+            self._new_lane, self._options.lanes, self._options.shard_bytes, 2 * self._options.tile_bytes
+        )
+        self._open: dict[str, OpenSample] = {}
+        self._closed = False
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._shut()
+
+    @property
+    def report(self) -> WriterReport:
+        """Counts and times so far."""
+        return WriterReport.of(self._lanes.lanes, self._pool.stall_seconds)
+
+    def write_rows(self, sample_id: str, position: int, rows: np.ndarray) -> None:
+        """Keep `rows` [r, L, H] (the store's dtype, or uint16 bits) as rows position .. position + r - 1 of the sample.
+
+        The rows are copied before this returns. Raises StoreError for another shape or dtype, and DiskFullError or
+        StoreError for what the disk reported since the last call.
+        """
+        self._check_usable()
+        data = row_bytes(rows, self._manifest, sample_id)
+        if len(data) == 0:
+            return
+        sample = self._open.get(sample_id) or self._start(sample_id)
+        sample.spans.append((position, position + len(data)))
+        done = 0
+        while done < len(data):
+            tile = self._tile_at(sample, position + done)
+            done += tile.append(data[done:])
+            if tile.is_full:
+                self._hand_over(sample)
+
+    def discard(self, sample_id: str) -> None:
+        """Forget the sample's rows so far; it starts again from row 0. Unknown samples are no error."""
+        sample = self._open.pop(sample_id, None)
+        if sample is None:
+            return
+        if sample.tile is not None:
+            self._pool.give(sample.tile.buffer)
+        sample.lane.discard(sample.stored)
+        self._lanes.finished(sample.lane)
+
+    def seal(self, sample_id: str, *, token_ids: np.ndarray, loss_mask: np.ndarray, stats: np.ndarray) -> None:
+        """Make the sample exist. token_ids int32 [T]; loss_mask uint8 [T]; stats STATS [L].
+
+        Raises StoreError naming the sample and the rows unless each of its T rows was written exactly once; the sample
+        then stays open, so that it can be discarded.
+        """
+        self._check_usable()
+        sample = self._open.get(sample_id)
+        check_coverage(sample_id, sample.spans if sample else [], len(token_ids))
+        check_seal(sample_id, token_ids, loss_mask, stats, self._manifest)
+        assert sample is not None
+        if sample.tile is not None:
+            self._hand_over(sample)
+        sample.lane.seal(
+            sample.stored,
+            Seal(
+                sample_id=sample_id,
+                row_bytes=self._row_bytes,
+                token_ids=np.array(token_ids, np.int32),
+                loss_mask=np.array(loss_mask, np.uint8),
+                stats=stats.copy(),
+                tiles=np.empty(0, TILE),
+            ),
+        )
+        del self._open[sample_id]
+        self._lanes.finished(sample.lane)
+
+    def flush(self) -> None:
+        """Return once everything sealed so far survives a power cut."""
+        self._check_usable()
+        self._lanes.flush()
+        self._lanes.raise_failure()
+
+    def close(self) -> None:
+        """Make everything sealed durable and release the shards; samples without a seal are given up."""
+        if not self._closed:
+            self._shut()
+            self._lanes.raise_failure()
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise StoreError(f"the writer of {self._path} is closed; open a new one")
+        self._lanes.raise_failure()
+
+    def _rows_per_tile(self) -> int:
+        rows = self._options.tile_bytes // self._row_bytes
+        if rows == 0:
+            raise StoreError(
+                f"a row of {self._row_bytes:,} bytes does not fit a tile of {self._options.tile_bytes:,}; keep fewer "
+                "layers"
+            )
+        return rows
+
+    def _new_lane(self) -> Lane:
+        shard = Shard.create(self._path, self._manifest, self._owner, max(self._map_bytes, 1 << 20))
+        return Lane(shard, self._pool, self._options.group_bytes, self._options.commit_seconds)
+
+    def _start(self, sample_id: str) -> OpenSample:
+        sample = OpenSample(sample_id, self._lanes.assign(), LaneSample(sample_id))
+        self._open[sample_id] = sample
+        return sample
+
+    def _tile_at(self, sample: OpenSample, position: int) -> OpenTile:
+        """The sample's open tile when `position` continues it, else a new one."""
+        if sample.tile is not None and sample.tile.end != position:
+            self._hand_over(sample)
+        if sample.tile is None:
+            self._leave_buffers_to_the_lanes()
+            sample.tile = OpenTile(self._pool.take(), self._row_bytes, position)
+        return sample.tile
+
+    def _leave_buffers_to_the_lanes(self) -> None:
+        """Hand over the fullest open tile, early, where open tiles hold half of all buffers: a wait for one more could
+        last for ever."""
+        filling = [sample for sample in self._open.values() if sample.tile is not None]
+        if len(filling) >= self._pool.count // 2:
+            self._hand_over(max(filling, key=lambda sample: sample.tile.rows if sample.tile else 0))
+
+    def _hand_over(self, sample: OpenSample) -> None:
+        tile = sample.tile
+        assert tile is not None
+        sample.tile = None
+        payload = tile.filled if self._workers is None else self._workers.submit(self._codec.encode, tile.filled)
+        sample.lane.write(sample.stored, StoredRows(tile.position, tile.rows, payload, tile.buffer))
+
+    def _shut(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._open.clear()
+        self._lanes.close()
+        if self._workers is not None:
+            self._workers.shutdown()
+        self._lock.release()
