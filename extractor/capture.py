@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -103,6 +104,7 @@ class Capture:
 
         Waits while no slot is free. Raises the sink's error, and EngineError for chunks that do not fit the layers.
         """
+        self._ring.check()
         self._check(layers, chunks)
         try:
             for parts in split(chunks, self._layout.rows):
@@ -179,12 +181,14 @@ class Capture:
             start += part.count
 
     def _copies_done(self) -> bool:
+        """Whether the device has finished with the slots; a device that reports an error has to be taken as busy."""
         deadline = time.monotonic() + CLOSE_SECONDS
-        while not all(self._transfer.ready(slot) for slot in range(self._num_slots)):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.001)
-        return True
+        with suppress(RuntimeError):
+            while time.monotonic() < deadline:
+                if all(self._transfer.ready(slot) for slot in range(self._num_slots)):
+                    return True
+                time.sleep(0.001)
+        return False
 
 
 def _open_transfer(layout: SlotLayout, num_slots: int, device: torch.device) -> Transfer:

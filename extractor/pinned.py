@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from extractor.errors import EngineError
+from extractor.errors import EngineError, UsageError
 
 # One registration of 512 GiB or more fails (seen on an H200 NVL); 64 GiB leaves room.
 MAX_REGISTRATION_BYTES = 64 << 30
@@ -40,8 +40,8 @@ class Driver(Protocol):
 class CudaDriver:
     """libcuda itself: a failed cudaHostRegister would leave an error that surfaces in a later, innocent call."""
 
-    def __init__(self) -> None:
-        self._cuda = ctypes.CDLL("libcuda.so.1")
+    def __init__(self, library: str = "libcuda.so.1") -> None:
+        self._cuda = ctypes.CDLL(library)
 
     def register(self, address: int, nbytes: int) -> int:
         return int(self._cuda.cuMemHostRegister_v2(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), _PORTABLE))
@@ -90,6 +90,11 @@ class HostMemory:
     def _register(self) -> None:
         if self._driver is None:
             return
+        if self.buffers[0].nbytes > MAX_REGISTRATION_BYTES:
+            raise UsageError(
+                f"a slot of {self.buffers[0].nbytes:,} bytes is too large to pin; at most {MAX_REGISTRATION_BYTES:,} "
+                "are allowed; use a smaller slot_rows"
+            )
         for slot in self.buffers:
             code = self._driver.register(slot.data_ptr(), slot.nbytes)
             if code != _SUCCESS:
@@ -101,8 +106,8 @@ class HostMemory:
         limit = "unlimited" if locked == resource.RLIM_INFINITY else f"{locked:,} bytes"
         return (
             f"the CUDA driver refused to pin slot {len(self._registered)} of {len(self.buffers)} "
-            f"({slot_bytes:,} bytes each): {reason}; the limit on locked memory is {limit}; raise it (`ulimit -l unlimited`, in a container "
-            "`--ulimit memlock=-1`), or use fewer or smaller slots"
+            f"({slot_bytes:,} bytes each): {reason}; the limit on locked memory is {limit}; raise it "
+            "(`ulimit -l unlimited`, in a container `--ulimit memlock=-1`), or use fewer or smaller slots"
         )
 
     def close(self) -> None:

@@ -47,10 +47,17 @@ class Ring(Generic[Content]):
         self._thread = threading.Thread(target=self._run, name="capture-writer", daemon=True)
         self._thread.start()
 
+    def check(self) -> None:
+        """Raise the writer's error, or EngineError after `close`."""
+        if self._error is not None:
+            raise self._error
+        if self._closed:
+            raise EngineError("the capture ring is closed: a step or drain came after close(); open a new Capture")
+
     def acquire(self) -> int:
         """A free slot; waits for one and adds the wait to `stalled_seconds`. Raises the writer's error."""
         with self._changed:
-            self._raise_if_stopped()
+            self.check()
             if not self._free:
                 self._stall()
             slot = self._free.popleft()
@@ -86,14 +93,8 @@ class Ring(Generic[Content]):
 
     def _wait_until(self, reached: Callable[[], bool]) -> None:
         while not reached():
-            self._raise_if_stopped()
+            self.check()
             self._changed.wait()
-
-    def _raise_if_stopped(self) -> None:
-        if self._error is not None:
-            raise self._error
-        if self._closed:
-            raise EngineError("the capture ring is closed: a step or drain came after close(); open a new Capture")
 
     def _run(self) -> None:
         try:

@@ -1,9 +1,8 @@
-"""The ring on the CPU: values, order, back-pressure, and every way in which it can end."""
+"""The ring on the CPU: each chunk with its own values and counts, in order, whatever the sizes."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections import deque
 
 import ml_dtypes
 import numpy as np
@@ -11,88 +10,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ring_cases import HIDDEN, LAYERS, Recorder, assert_written, layer_tensors, open_capture
 
-from extractor import ops
-from extractor.capture import Capture, Chunk
+from extractor import capture as capture_module
+from extractor.capture import Chunk
 from extractor.chunk import split, write_index
-
-LAYERS, HIDDEN = 3, 40
-WAIT = 20.0  # for what must happen; a test that hangs fails here instead of blocking the run
-
-
-class Recorder:
-    """Keeps a copy of everything; `gate` lets a test hold the writer, `fail_at` makes the n-th write raise."""
-
-    def __init__(self, fail_at: int | None = None) -> None:
-        self.written: list[tuple[Chunk, np.ndarray, np.ndarray]] = []
-        self.gate = threading.Event()
-        self.gate.set()
-        self.entered = threading.Event()
-        self.fail_at = fail_at
-
-    def write(self, chunk: Chunk, rows: np.ndarray, counts: np.ndarray) -> None:
-        self.entered.set()
-        assert self.gate.wait(WAIT)
-        if len(self.written) == self.fail_at:
-            raise OSError(28, "No space left on device")
-        self.written.append((chunk, rows.copy(), counts.copy()))
-
-    def sample(self, sample_id: str) -> np.ndarray:
-        """All rows of one sample, placed by their positions; each position exactly once."""
-        parts = sorted(((c.position, r) for c, r, _ in self.written if c.sample_id == sample_id), key=lambda p: p[0])
-        end = 0
-        for position, rows in parts:
-            assert position == end
-            end += len(rows)
-        return np.concatenate([rows for _, rows in parts])
-
-
-@pytest.fixture
-def open_capture() -> Iterator[Callable[..., Capture]]:
-    captures: list[Capture] = []
-
-    def opened(sink: Recorder, slot_rows: int = 8, num_slots: int = 3, dtype: torch.dtype = torch.float16) -> Capture:
-        sizes = {"num_layers": LAYERS, "hidden_size": HIDDEN, "slot_rows": slot_rows, "num_slots": num_slots}
-        captures.append(Capture(dtype=dtype, device=torch.device("cpu"), sink=sink, **sizes))
-        return captures[-1]
-
-    yield opened
-    for capture in captures:
-        capture.close()
-
-
-def layer_tensors(rows: int, seed: int = 0) -> list[torch.Tensor]:
-    """bf16 states, each cut from a wider tensor, some beyond fp16, inf and NaN."""
-    random = torch.Generator().manual_seed(seed)
-    wide = torch.randn(LAYERS, rows, HIDDEN + 8, generator=random)
-    wide[torch.rand(wide.shape, generator=random) < 0.01] = 70_000.0
-    wide[torch.rand(wide.shape, generator=random) < 0.01] = float("inf")
-    wide[torch.rand(wide.shape, generator=random) < 0.01] = float("nan")
-    return [layer.bfloat16()[:, 4 : 4 + HIDDEN] for layer in wide]
-
-
-def gathered(layers: list[torch.Tensor], chunk: Chunk, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """What the sink must get for `chunk`: bits [count, L, H] and counts [L, 4], by the operation without a ring."""
-    rows = torch.arange(chunk.row, chunk.row + chunk.count, dtype=torch.int32)
-    out = torch.empty(chunk.count, LAYERS, HIDDEN, dtype=dtype)
-    counts = torch.zeros(LAYERS, 4, dtype=torch.int64)
-    ops.gather_rows(layers, rows, out, counts)
-    return out.view(torch.int16).numpy(), counts.numpy()
-
-
-def assert_written(
-    sink: Recorder, steps: list[tuple[list[torch.Tensor], list[Chunk]]], dtype: torch.dtype, slot_rows: int
-) -> None:
-    expected = [(layers, part) for layers, chunks in steps for parts in split(chunks, slot_rows) for part in parts]
-    assert [chunk for chunk, _, _ in sink.written] == [part for _, part in expected]
-    for (layers, part), (_, rows, counts) in zip(expected, sink.written, strict=True):
-        bits, tally = gathered(layers, part, dtype)
-        np.testing.assert_array_equal(rows.view(np.int16), bits)
-        np.testing.assert_array_equal(counts, tally)
+from extractor.ring import Ring
 
 
 @pytest.mark.parametrize(("dtype", "seen"), [(torch.float16, np.float16), (torch.bfloat16, ml_dtypes.bfloat16)])
-def test_chunks_arrive_in_order_with_their_values_and_counts(open_capture, dtype, seen) -> None:
+def test_chunks_arrive_in_order_with_their_values_and_counts(dtype, seen) -> None:
     sink = Recorder()
     capture = open_capture(sink, dtype=dtype)
     steps = [
@@ -119,8 +46,7 @@ def test_chunks_arrive_in_order_with_their_values_and_counts(open_capture, dtype
 def test_any_chunks_through_any_ring(steps: list[list[tuple[int, int]]], slot_rows: int, num_slots: int) -> None:
     """Every ring size, one slot included, wraps around many times and gives each chunk its own rows."""
     sink, done = Recorder(), []
-    sizes = {"num_layers": LAYERS, "hidden_size": HIDDEN, "slot_rows": slot_rows, "num_slots": num_slots}
-    capture = Capture(dtype=torch.float16, device=torch.device("cpu"), sink=sink, **sizes)
+    capture = open_capture(sink, slot_rows, num_slots)
     for number, shapes in enumerate(steps):
         chunks = [Chunk(f"{number}-{place}", 3, row, count) for place, (row, count) in enumerate(shapes)]
         layers = layer_tensors(24, number)
@@ -134,6 +60,59 @@ def test_any_chunks_through_any_ring(steps: list[list[tuple[int, int]]], slot_ro
     assert capture.stats.rows == sum(count for shapes in steps for _, count in shapes)
     assert capture.stats.bytes == capture.stats.rows * LAYERS * HIDDEN * 2
     assert capture.stats.max_slots_used <= num_slots
+
+
+FAULTS = {
+    "source rows off by one": lambda m: m.setattr(capture_module, "write_index", _off_by_one),
+    "slots published in the wrong order": lambda m: m.setattr(Ring, "publish", _publish_first),
+    "slot freed before it is written": lambda m: m.setattr(Ring, "_run", _run_late),
+    "counts of the slot's last use kept": lambda m: m.setattr(torch.Tensor, "zero_", lambda tensor: tensor),
+}
+
+
+def _off_by_one(index: np.ndarray, chunks: list[Chunk]) -> int:
+    rows = write_index(index, chunks)
+    index[:rows] += 1
+    return rows
+
+
+def _publish_first(ring: Ring, slot: int, content: list[Chunk]) -> None:
+    with ring._changed:
+        ring._published.appendleft((slot, content))
+        ring._unwritten += 1
+        ring._changed.notify_all()
+
+
+def _run_late(ring: Ring) -> None:
+    held: deque[tuple[int, list[Chunk]]] = deque()
+    while (published := ring._next()) is not None:
+        held.append(published)
+        ring._release(published[0])
+        if len(held) > 3:
+            ring._write(*held.popleft())
+    for slot, content in held:
+        ring._write(slot, content)
+
+
+@pytest.mark.parametrize("fault", [None, *FAULTS])
+def test_the_checker_rejects_a_faulty_ring(monkeypatch, fault) -> None:
+    if fault:
+        FAULTS[fault](monkeypatch)
+    sink = Recorder()
+    capture = open_capture(sink, num_slots=3)
+    steps = [(layer_tensors(10, seed), [Chunk(f"{seed}", 0, 1, 3), Chunk(f"{seed}+", 0, 4, 5)]) for seed in range(9)]
+    sink.gate.clear()  # until all slots are published, so that there is an order to get wrong
+    for number, (layers, chunks) in enumerate(steps):
+        if number == 3:
+            sink.gate.set()
+        capture.step(layers, chunks)
+    capture.drain()
+    capture.close()
+    if fault:
+        with pytest.raises(AssertionError):
+            assert_written(sink, steps, torch.float16, 8)
+    else:
+        assert_written(sink, steps, torch.float16, 8)
 
 
 def test_split_fills_slots_to_the_brim() -> None:
