@@ -196,11 +196,11 @@ def _open_transfer(layout: SlotLayout, num_slots: int, device: torch.device) -> 
         return HostTransfer(layout, HostMemory(layout.nbytes, num_slots))
     if device.type != "cuda":
         raise UsageError(f"capture on device {device}; cpu and cuda are supported")
-    streams = CudaStreams(device)  # creates the device's context, which the driver calls below need
-    driver = CudaDriver()
-    ordinal = torch.cuda.current_device() if device.index is None else device.index
-    memory = HostMemory(layout.nbytes, num_slots, driver, cpus_near(driver.pci_address(ordinal)))
-    return DeviceTransfer(layout, memory, streams, device)
+    with torch.cuda.device(device):  # the driver pins for the current device's context
+        streams = CudaStreams(device)
+        driver = CudaDriver()
+        near = cpus_near(driver.pci_address(torch.cuda.current_device()))
+        return DeviceTransfer(layout, HostMemory(layout.nbytes, num_slots, driver, near), streams, device)
 
 
 def _require_positive(**sizes: int) -> None:
