@@ -7,7 +7,14 @@ setup(
     version="0.1.0",
     description="Extract hidden states of large language models for training EAGLE-3 draft models",
     python_requires=">=3.11",
-    packages=["extractor", "extractor.cli", "extractor.engines", "extractor.kernels", "extractor.store"],
+    packages=[
+        "extractor",
+        "extractor.cli",
+        "extractor.engines",
+        "extractor.kernels",
+        "extractor.loader",
+        "extractor.store",
+    ],
     package_dir={"extractor.kernels": "kernels"},
     install_requires=[
         "blosc2>=3",

@@ -63,19 +63,31 @@ def pack_balanced(
     """
     lengths = check_lengths(lengths, budget)
     costs = np.asarray(lengths if costs is None else costs, np.float64)
-    if num_ranks < 1 or lengths.size < num_ranks:
+    offsets, indices = share(*pack(lengths, budget), costs, num_ranks)
+    return take_bins(offsets, indices, even_steps(offsets, indices, costs, num_ranks))
+
+
+def share(offsets: Ints, indices: Ints, costs: Floats, num_ranks: int) -> tuple[Ints, Ints]:
+    """Make the number of bins a multiple of `num_ranks`, as `pack_balanced` says; whole bins keep their place."""
+    num_samples, num_bins = costs.size, offsets.size - 1
+    if num_ranks < 1 or num_samples < num_ranks:
         raise UsageError(
-            f"{lengths.size} samples make at most {lengths.size} batches, which can't be shared by {num_ranks} ranks; "
+            f"{num_samples} samples make at most {num_samples} batches, which can't be shared by {num_ranks} ranks; "
             "each rank needs one; lower the world size or add samples"
         )
-    offsets, indices = pack(lengths, budget)
-    missing = -(offsets.size - 1) % num_ranks
-    if lengths.size >= offsets.size - 1 + missing:
-        offsets, indices = _split(offsets, indices, costs, missing)
-    else:
-        cheapest = np.argsort(_bin_costs(offsets, indices, costs), kind="stable")[:missing]
-        offsets, indices = take_bins(offsets, indices, np.concatenate([np.arange(offsets.size - 1), cheapest]))
-    return take_bins(offsets, indices, _steps(_bin_costs(offsets, indices, costs), num_ranks))
+    missing = -num_bins % num_ranks
+    if num_samples >= num_bins + missing:
+        return _split(offsets, indices, costs, missing)
+    cheapest = np.argsort(_bin_costs(offsets, indices, costs), kind="stable")[:missing]
+    return take_bins(offsets, indices, np.concatenate([np.arange(num_bins), cheapest]))
+
+
+def even_steps(offsets: Ints, indices: Ints, costs: Floats, num_ranks: int) -> Ints:
+    """Bin numbers [B], from costly to cheap, so that each `num_ranks` consecutive ones cost nearly the same. Each
+    second step is reversed: otherwise rank 0 has the costliest bin of every step."""
+    order = np.argsort(-_bin_costs(offsets, indices, costs), kind="stable").reshape(-1, num_ranks)
+    order[1::2] = order[1::2, ::-1]
+    return order.ravel()
 
 
 def take_bins(offsets: Ints, indices: Ints, order: Ints) -> tuple[Ints, Ints]:
@@ -89,13 +101,6 @@ def take_bins(offsets: Ints, indices: Ints, order: Ints) -> tuple[Ints, Ints]:
 
 def _bin_costs(offsets: Ints, indices: Ints, costs: Floats) -> Floats:
     return np.add.reduceat(costs[indices], offsets[:-1])
-
-
-def _steps(bin_costs: Floats, num_ranks: int) -> Ints:
-    """Bin numbers sorted by cost, each second step reversed: otherwise rank 0 has the costliest bin of every step."""
-    order = np.argsort(-bin_costs, kind="stable").reshape(-1, num_ranks)
-    order[1::2] = order[1::2, ::-1]
-    return order.ravel()
 
 
 def _split(offsets: Ints, indices: Ints, costs: Floats, missing: int) -> tuple[Ints, Ints]:
