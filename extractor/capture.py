@@ -20,10 +20,9 @@ from torch import Tensor
 
 from extractor.chunk import Chunk, split, write_index
 from extractor.errors import EngineError, UsageError
-from extractor.pinned import CudaDriver, HostMemory, cpus_near
 from extractor.ring import Ring
 from extractor.slot import STORED_DTYPES, SlotLayout
-from extractor.transfer import CudaStreams, DeviceTransfer, HostTransfer, Transfer
+from extractor.transfer import Transfer, open_transfer
 
 __all__ = ["Capture", "CaptureStats", "Chunk", "Sink"]
 
@@ -88,7 +87,7 @@ class Capture:
             raise UsageError(f"dtype is {dtype}; the states can be stored as float16 or bfloat16")
         self._layout = SlotLayout(slot_rows, num_layers, hidden_size, dtype)
         self._sink = sink
-        self._transfer = _open_transfer(self._layout, num_slots, device)
+        self._transfer = open_transfer(self._layout, num_slots, device)
         self._ring = Ring(num_slots, self._transfer.ready, self._write)
         self._num_slots = num_slots
         self._steps = self._rows = 0
@@ -189,18 +188,6 @@ class Capture:
                     return True
                 time.sleep(0.001)
         return False
-
-
-def _open_transfer(layout: SlotLayout, num_slots: int, device: torch.device) -> Transfer:
-    if device.type == "cpu":
-        return HostTransfer(layout, HostMemory(layout.nbytes, num_slots))
-    if device.type != "cuda":
-        raise UsageError(f"capture on device {device}; cpu and cuda are supported")
-    with torch.cuda.device(device):  # the driver pins for the current device's context
-        streams = CudaStreams(device)
-        driver = CudaDriver()
-        near = cpus_near(driver.pci_address(torch.cuda.current_device()))
-        return DeviceTransfer(layout, HostMemory(layout.nbytes, num_slots, driver, near), streams, device)
 
 
 def _require_positive(**sizes: int) -> None:

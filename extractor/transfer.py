@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from extractor import ops
-from extractor.errors import EngineError
-from extractor.pinned import HostMemory
+from extractor.errors import EngineError, UsageError
+from extractor.pinned import CudaDriver, HostMemory, cpus_near
 from extractor.slot import HostSlot, Slot, SlotLayout
 
 # One is filled while the other is copied out; more would only take memory from the KV cache.
@@ -124,6 +124,19 @@ class DeviceTransfer:
     def _next_staging(self) -> _Staging:
         self._staging.append(self._staging.pop(0))
         return self._staging[-1]
+
+
+def open_transfer(layout: SlotLayout, num_slots: int, device: torch.device) -> Transfer:
+    """Allocate (and on a GPU pin) the slots. Raises UsageError for other devices, EngineError where memory is short."""
+    if device.type == "cpu":
+        return HostTransfer(layout, HostMemory(layout.nbytes, num_slots))
+    if device.type != "cuda":
+        raise UsageError(f"capture on device {device}; cpu and cuda are supported")
+    with torch.cuda.device(device):  # the driver pins for the current device's context
+        streams = CudaStreams(device)
+        driver = CudaDriver()
+        near = cpus_near(driver.pci_address(torch.cuda.current_device()))
+        return DeviceTransfer(layout, HostMemory(layout.nbytes, num_slots, driver, near), streams, device)
 
 
 def _device_slot(layout: SlotLayout, device: torch.device) -> Slot:

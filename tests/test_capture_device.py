@@ -76,7 +76,7 @@ def open_on(monkeypatch, streams: FakeStreams, sink: Recorder, transfer=DeviceTr
     def opened(layout: SlotLayout, num_slots: int, device: torch.device) -> DeviceTransfer:
         return transfer(layout, HostMemory(layout.nbytes, num_slots), streams, device)
 
-    monkeypatch.setattr(capture_module, "_open_transfer", opened)
+    monkeypatch.setattr(capture_module, "open_transfer", opened)
     sizes = {"num_layers": LAYERS, "hidden_size": HIDDEN, "slot_rows": SLOT_ROWS, "num_slots": num_slots}
     return Capture(dtype=torch.float16, device=torch.device("cpu"), sink=sink, **sizes)
 
