@@ -9,6 +9,7 @@ setup(
     python_requires=">=3.11",
     packages=[
         "extractor",
+        "extractor.budget",
         "extractor.cli",
         "extractor.engines",
         "extractor.kernels",

@@ -1,0 +1,41 @@
+"""The disk part of a plan, as lines and a table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from extractor.budget.room import RoomReport
+from extractor.budget.units import gib
+from extractor.budget.verdict import DOES_NOT_FIT, FITS
+
+
+def room_lines(room: RoomReport) -> Iterator[RenderableType]:
+    yield Text(f"disk at {room.out}: {_space(room)}")
+    yield Text(f"needs {gib(room.verdict.need_bytes)}{_resume(room)}")
+    yield Text(verdict_line(room), style="bold green" if room.verdict.verdict == FITS else "bold red")
+
+
+def verdict_line(room: RoomReport) -> str:
+    verdict = room.verdict
+    if verdict.verdict == FITS:
+        return f"verdict: fits, {gib(verdict.free_bytes - verdict.need_bytes)} to spare"
+    if verdict.verdict == DOES_NOT_FIT:
+        return f"verdict: does not fit by {gib(verdict.short_bytes)} ({verdict.short_bytes:,} bytes)"
+    return f"verdict: fits after removing {', '.join(verdict.remove)} (see `extractor remove`)"
+
+
+def _space(room: RoomReport) -> str:
+    space = room.space
+    parts = [f"{gib(space.free_bytes)} free of {gib(space.total_bytes)}"]
+    if space.quota_left_bytes is not None:
+        parts.append(f"the quota leaves {gib(space.quota_left_bytes)}")
+    if space.reserved_bytes:
+        parts.append(f"{gib(space.reserved_bytes)} reserved for root not counted")
+    return "; ".join(parts)
+
+
+def _resume(room: RoomReport) -> str:
+    return f"; the store there already holds {room.stored_tokens:,} tokens of the job" if room.stored_tokens else ""
