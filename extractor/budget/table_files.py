@@ -12,12 +12,15 @@ import pyarrow.compute as pc
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from extractor.budget.lengths import Int64s
 from extractor.budget.records import EXPECTED, ID_FIELDS, LENGTH_FIELDS
 from extractor.budget.tally import Reject, Tally, check_range
 from extractor.errors import InputError
 
 _ROWS_PER_BATCH = 1 << 20
-_IDS_PER_BATCH = 1 << 25  # 128 MiB of int32
+_IDS_PER_BATCH = 1 << 22  # 16 MiB of int32, and about as much again four times over while Arrow decodes them
+_DENSE_PAIRS = 1 << 24  # 128 MiB of counts; beyond it equal pairs are found by sorting, 5 times slower
+_SOURCE = "source"
 
 
 def read_parquet(file: Path, source: str, tally: Tally) -> None:
@@ -26,13 +29,21 @@ def read_parquet(file: Path, source: str, tally: Tally) -> None:
     Raises InputError when the file can't be read, has no length, or a length is negative or absurd.
     """
     try:
-        parquet = pq.ParquetFile(file)
+        parquet = _open_parquet(file)
         name = _parquet_field(parquet, file)
-        by = ["source"] if _has_sources(parquet.schema_arrow) else []
+        by = [_SOURCE] if _has_sources(parquet.schema_arrow) else []
         batches = parquet.iter_batches(batch_size=_batch_rows(parquet, name), columns=[name, *by])
         _add_batches(batches, name, file, source, tally)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{file} is not a readable Parquet file ({error}); restore it, then plan again") from error
+
+
+def _open_parquet(file: Path) -> pq.ParquetFile:
+    """Source names as a dictionary: 100 million of them as strings would take most of the time."""
+    parquet = pq.ParquetFile(file)
+    if _SOURCE not in parquet.schema_arrow.names:
+        return parquet
+    return pq.ParquetFile(file, metadata=parquet.metadata, read_dictionary=[_SOURCE])
 
 
 def read_arrow(file: Path, source: str, tally: Tally) -> None:
@@ -111,9 +122,8 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _has_sources(schema: pa.Schema) -> bool:
-    return "source" in schema.names and bool(
-        pa.types.is_string(schema.field("source").type) or pa.types.is_large_string(schema.field("source").type)
-    )
+    """Whether the rows name their source, as text (which is read as a dictionary)."""
+    return _SOURCE in schema.names and bool(pa.types.is_dictionary(schema.field(_SOURCE).type))
 
 
 def _add_batches(batches: Iterator[pa.RecordBatch], name: str, file: Path, source: str, tally: Tally) -> None:
@@ -123,11 +133,11 @@ def _add_batches(batches: Iterator[pa.RecordBatch], name: str, file: Path, sourc
         lengths = pc.list_value_length(column) if _is_list(column.type) else column
         good = pc.fill_null(pc.greater(lengths, 0), False)
         _check_batch(lengths, good, first_row, file, tally)
-        lengths = lengths.cast(pa.int64()).filter(good)
-        if _has_sources(batch.schema):
-            _add_grouped(batch.column("source").filter(good), lengths, source, tally)
+        kept = lengths.cast(pa.int64()).filter(good).to_numpy(zero_copy_only=False)
+        if _SOURCE in batch.schema.names:
+            _add_grouped(batch.column(_SOURCE).filter(good), kept, source, tally)
         else:
-            tally.add(source, lengths.to_numpy(zero_copy_only=False))
+            tally.add(source, kept)
         first_row += batch.num_rows
 
 
@@ -141,13 +151,24 @@ def _check_batch(lengths: pa.Array, good: pa.Array, first_row: int, file: Path, 
         tally.reject(Reject(file, first_row + int(row), reason))
 
 
-def _add_grouped(sources: pa.Array, lengths: pa.Array, default: str, tally: Tally) -> None:
-    """Arrow counts equal (source, length) pairs; the loop is over sources, never over samples."""
-    table = pa.table({"source": pc.fill_null(sources, default), "length": lengths})
-    pairs = table.group_by(["source", "length"]).aggregate([([], "count_all")]).sort_by("source")
-    names = pairs.column("source").to_pylist()
-    values = pairs.column("length").to_numpy()
-    counts = pairs.column("count_all").to_numpy()
-    starts = [i for i, name in enumerate(names) if i == 0 or name != names[i - 1]]
-    for start, stop in zip(starts, [*starts[1:], len(names)], strict=True):
-        tally.add(names[start], values[start:stop], counts[start:stop])
+def _add_grouped(sources: pa.Array, lengths: Int64s, default: str, tally: Tally) -> None:
+    """Count equal (source, length) pairs as one integer each; the loop is over sources, never over samples."""
+    encoded = sources if pa.types.is_dictionary(sources.type) else sources.dictionary_encode()
+    names = [default if name is None else name for name in encoded.dictionary.to_pylist()] + [default]
+    codes = pc.fill_null(encoded.indices.cast(pa.int64()), len(names) - 1).to_numpy(zero_copy_only=False)
+    width = int(lengths.max(initial=0)) + 1
+    pairs, counts = _distinct(codes * width + lengths, len(names) * width)
+    codes, lengths = np.divmod(pairs, width)
+    starts = np.flatnonzero(np.diff(codes, prepend=-1))
+    for start, stop in zip(starts, [*starts[1:], codes.size], strict=True):
+        tally.add(names[int(codes[start])], lengths[start:stop], counts[start:stop])
+
+
+def _distinct(values: Int64s, limit: int) -> tuple[Int64s, Int64s]:
+    """The distinct values in [0, limit), ascending, and how often each stands in `values`."""
+    if limit > _DENSE_PAIRS:
+        distinct, counts = np.unique(values, return_counts=True)
+        return distinct, counts.astype(np.int64)
+    dense = np.bincount(values)
+    distinct = np.flatnonzero(dense)
+    return distinct, dense[distinct]
