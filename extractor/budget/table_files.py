@@ -18,7 +18,7 @@ from extractor.budget.tally import Reject, Tally, check_range
 from extractor.errors import InputError
 
 _ROWS_PER_BATCH = 1 << 20
-_IDS_PER_BATCH = 1 << 22  # 16 MiB of int32, and about as much again four times over while Arrow decodes them
+_IDS_PER_BATCH = 1 << 22  # 16 MiB of int32, and several times that while Arrow decodes them
 _DENSE_PAIRS = 1 << 24  # 128 MiB of counts; beyond it equal pairs are found by sorting, 5 times slower
 _SOURCE = "source"
 
