@@ -1,0 +1,59 @@
+"""`extractor extract`: the options are the fields of Config."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any
+
+from extractor.config import Config
+
+HELP = "run the model and store the hidden states"
+EXAMPLE = "extractor extract samples.parquet --model model/ --out store/ --tp 8 --last"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    for item in fields(Config):
+        _add_field(parser, item)
+    parser.add_argument("--json", action="store_true", help="print the summary as one JSON document")
+
+
+def _add_field(parser: argparse.ArgumentParser, item: Field[Any]) -> None:
+    text = item.metadata["help"]
+    if item.name == "samples":
+        parser.add_argument("samples", type=Path, metavar="SAMPLES", help=text)
+        return
+    flag = "--" + item.name.replace("_", "-")
+    if item.default is MISSING:
+        parser.add_argument(flag, type=Path, required=True, metavar="DIR", help=text)
+    elif isinstance(item.default, bool):
+        parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=item.default, help=text)
+    else:
+        parser.add_argument(
+            flag,
+            type=type(item.default),
+            default=item.default,
+            choices=item.metadata["choices"] or None,
+            help=f"{text} (default: {item.default})",
+        )
+
+
+def run(args: argparse.Namespace) -> int:
+    from extractor.extraction import extract
+    from extractor.progress import ProgressDisplay, print_summary
+
+    config = Config(**{item.name: getattr(args, item.name) for item in fields(Config)})
+    with ProgressDisplay() as display:
+        summary = extract(config, display.update)
+    if args.json:
+        print(json.dumps(summary.as_json()))
+    else:
+        print_summary(summary)
+    if summary.interrupted:
+        print("stopped; whole samples are stored; run the same command again to continue", file=sys.stderr)
+    elif not summary.samples and summary.already_stored:
+        print(f"all {summary.already_stored} samples are stored already; nothing to do", file=sys.stderr)
+    return summary.exit_code

@@ -1,0 +1,97 @@
+"""What an engine is told, and what it says back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+from extractor.config import Config
+from extractor.samples import Sample
+
+_SLOT_BYTES = 64 << 20  # one ring slot; a step larger than a slot spans several
+_NUM_SLOTS = 6  # two steps in flight under asynchronous scheduling, two being written, two spare
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run's share of work as every rank sees it. `layer_ids` in the user's order; sizes in counts and bytes."""
+
+    run_id: str
+    store: Path
+    layer_ids: tuple[int, ...]
+    num_layers: int
+    hidden_size: int
+    dtype: str
+    overflow: str
+    codec: str
+    expected_bytes: int
+    token_budget: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one stored row, [L, H] at two bytes a value."""
+        return 2 * len(self.layer_ids) * self.hidden_size
+
+    @property
+    def slot_rows(self) -> int:
+        return max(1, min(self.token_budget, _SLOT_BYTES // self.row_bytes))
+
+    @property
+    def num_slots(self) -> int:
+        return _NUM_SLOTS
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for sending to another process."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {**values, "store": str(self.store), "layer_ids": list(self.layer_ids)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Job:
+        return cls(**{**values, "store": Path(values["store"]), "layer_ids": tuple(values["layer_ids"])})
+
+
+@dataclass(slots=True)
+class Progress:
+    """Totals since the run began, over all ranks. `stalled_seconds` is the longest wait of a rank for its disk."""
+
+    samples: int = 0
+    tokens: int = 0
+    bytes: int = 0
+    stalled_seconds: float = 0.0
+
+    @classmethod
+    def of_ranks(cls, ranks: list[dict[str, Any]]) -> Progress:
+        """Sum what `Session.status` of each rank says."""
+        return cls(
+            samples=sum(r["samples"] for r in ranks),
+            tokens=sum(r["tokens"] for r in ranks),
+            bytes=sum(r["bytes"] for r in ranks),
+            stalled_seconds=max((r["stalled_seconds"] for r in ranks), default=0.0),
+        )
+
+
+class StopFlag(Protocol):
+    """True once the user asked to stop: the engine finishes its step, seals what is whole and returns."""
+
+    def __call__(self) -> bool: ...
+
+
+class Engine(Protocol):
+    """An engine's only entry. `version` is written to the manifest."""
+
+    version: str
+
+    def __init__(self, config: Config, longest: int) -> None: ...
+
+    def run(
+        self, job: Job, samples: Iterator[Sample], report: Callable[[Progress], None], stop: StopFlag
+    ) -> list[dict[str, Any]]:
+        """Extract all samples; returns each rank's final `Session.status`."""
+        ...
+
+
+def rank_error_file(job: Job, rank: int) -> Path:
+    """Where a rank of another process leaves the reason of its failure."""
+    return job.store / "runs" / f"{job.run_id}.rank-{rank}.error"

@@ -1,0 +1,127 @@
+"""From rows in any interleaving to sealed samples. Runs on the ring's writer thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from extractor.capture import Chunk
+from extractor.engines.job import Job
+from extractor.errors import EngineError
+from extractor.record import stats_from_counts
+from extractor.samples import Sample
+from extractor.store import ShardWriter
+
+_SATURATED, _INF, _NAN, _MAX_BITS = range(4)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A sample on its way: `rows` captured so far, `counts` int64 [L, 4] over them."""
+
+    sample: Sample
+    counts: np.ndarray
+    rows: int = 0
+
+
+class Recorder:
+    """Sink of the ring. A sample is sealed when each of its positions came exactly once since its last start."""
+
+    def __init__(self, writer: ShardWriter, job: Job) -> None:
+        self._writer = writer
+        self._job = job
+        self._open: dict[str, _Open] = {}
+        self.sealed_samples = 0
+        self.sealed_tokens = 0
+        self.findings: list[dict[str, Any]] = []
+
+    def expect(self, sample: Sample) -> None:
+        """Announce a sample (engine's thread). Announcing an open one again changes nothing: it was preempted."""
+        if sample.sample_id not in self._open:
+            self._open[sample.sample_id] = _Open(sample, self._no_counts())
+
+    def check_tokens(self, chunks: Sequence[Chunk], seen: np.ndarray) -> None:
+        """Compare the ids the model was given with the samples' own. Raises EngineError naming sample and position."""
+        for chunk in chunks:
+            want = self._open[chunk.sample_id].sample.token_ids[chunk.position : chunk.position + chunk.count]
+            got = seen[chunk.row : chunk.row + chunk.count]
+            wrong = np.flatnonzero(want != got)
+            if wrong.size:
+                at = int(wrong[0])
+                raise EngineError(
+                    f"sample {chunk.sample_id!r} position {chunk.position + at}: the model was given token "
+                    f"{int(got[at])}, the sample holds {int(want[at])}; rows are attributed wrongly with this engine "
+                    "version; please report it with the engine's version"
+                )
+
+    def write(self, chunk: Chunk, rows: np.ndarray, counts: np.ndarray) -> None:
+        """Store rows [count, L, H] of one sample with their counts int64 [L, 4]; seal the sample when whole."""
+        item = self._open[chunk.sample_id]
+        if chunk.position == 0 and item.rows:
+            self._restart(item)
+        if chunk.position != item.rows:
+            raise EngineError(
+                f"sample {chunk.sample_id!r}: position {chunk.position} was captured after {item.rows} rows, so "
+                f"positions are missing or doubled; is prefix caching on? run again with it off"
+            )
+        if self._job.overflow == "error" and counts[:, _SATURATED].any():
+            raise EngineError(_overflow_message(chunk, rows, counts, self._job.layer_ids))
+        self._writer.write_rows(chunk.sample_id, chunk.position, rows)
+        item.rows += chunk.count
+        _merge(item.counts, counts)
+        if item.rows == item.sample.token_ids.size:
+            self._seal(item)
+
+    def _seal(self, item: _Open) -> None:
+        sample = item.sample
+        self._writer.seal(
+            sample.sample_id,
+            token_ids=sample.token_ids,
+            loss_mask=sample.loss_mask,
+            stats=stats_from_counts(item.counts),
+        )
+        del self._open[sample.sample_id]
+        self._note_problems(item)
+        self.sealed_samples += 1
+        self.sealed_tokens += sample.token_ids.size
+
+    def _note_problems(self, item: _Open) -> None:
+        for layer, row in zip(self._job.layer_ids, item.counts.tolist(), strict=True):
+            if any(row[:_MAX_BITS]):
+                self.findings.append(
+                    {
+                        "sample_id": item.sample.sample_id,
+                        "layer_id": layer,
+                        "saturated": row[_SATURATED],
+                        "inf": row[_INF],
+                        "nan": row[_NAN],
+                    }
+                )
+
+    def _restart(self, item: _Open) -> None:
+        self._writer.discard(item.sample.sample_id)
+        item.rows = 0
+        item.counts = self._no_counts()
+
+    def _no_counts(self) -> np.ndarray:
+        return np.zeros((len(self._job.layer_ids), 4), np.int64)
+
+
+def _merge(total: np.ndarray, part: np.ndarray) -> None:
+    total[:, :_MAX_BITS] += part[:, :_MAX_BITS]
+    np.maximum(total[:, _MAX_BITS], part[:, _MAX_BITS], out=total[:, _MAX_BITS])
+
+
+def _overflow_message(chunk: Chunk, rows: np.ndarray, counts: np.ndarray, layer_ids: Sequence[int]) -> str:
+    layer = int(np.flatnonzero(counts[:, _SATURATED])[0])
+    peak = float(counts[layer, _MAX_BITS].astype(np.uint32).view(np.float32))
+    limit = np.abs(rows[:, layer].astype(np.float32)) >= 65504
+    token, channel = (int(i[0]) for i in np.nonzero(limit))
+    return (
+        f"sample {chunk.sample_id!r} token {chunk.position + token} layer {layer_ids[layer]} channel {channel} exceeds "
+        f"fp16's 65,504 (largest |x| there: {peak:.6g}; {int(counts[layer, _SATURATED])} such values); store bf16 with "
+        "--dtype bfloat16, or allow saturation with --overflow saturate"
+    )

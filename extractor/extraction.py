@@ -1,0 +1,296 @@
+"""`extract`: from a samples file to a store, whatever was stored before."""
+
+from __future__ import annotations
+
+import json
+import platform
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from extractor import __version__
+from extractor.config import Config
+from extractor.disk import require_room
+from extractor.engines.job import Engine, Job, Progress
+from extractor.errors import EngineError, InputError
+from extractor.layers import CONVENTION, resolve_layers
+from extractor.manifest import FORMAT_VERSION, Manifest
+from extractor.model_info import ModelInfo
+from extractor.samples import Sample, SamplesFile
+from extractor.store import Store, prepare_store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What one call of `extract` did. `tokens_per_s` counts from the first sample to the last seal, without the
+    engine's start. `findings` counts (sample, layer) pairs with saturated, inf or NaN values, listed in
+    `findings_file`."""
+
+    store: Path
+    run_id: str
+    samples: int
+    tokens: int
+    bytes: int
+    seconds: float
+    tokens_per_s: float
+    stalled_seconds: float
+    already_stored: int
+    saturated: int
+    inf: int
+    nan: int
+    findings: int
+    findings_file: Path | None
+    interrupted: bool
+
+    @property
+    def exit_code(self) -> int:
+        """130 interrupted, 3 done but values saturated or not finite, 0 done."""
+        if self.interrupted:
+            return 130
+        return 3 if self.findings else 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: str(v) if isinstance(v, Path) else v for name, v in asdict(self).items()}
+
+
+def extract(config: Config, report: Callable[[Progress, int, int], None] | None = None) -> Summary:
+    """Store the hidden states of every sample that the store does not hold yet.
+
+    `report(progress, total_samples, total_tokens)` is called about once a second. Raises ExtractorError kinds; what
+    is sealed by then stays, and the same call continues.
+    """
+    info, samples = _check_input(config)
+    layer_ids = resolve_layers(config.layers, info.num_layers, config.last)
+    engine_class = _engine_class(config.engine)
+    manifest = _manifest(config, info, layer_ids, samples, engine_class.version)
+    todo = _remaining(samples, config.out, manifest)
+    if not todo:
+        return _nothing_to_do(config, len(samples))
+    job = _job(config, info, layer_ids, todo)
+    require_room(config.out, job.expected_bytes, config.force)
+    store = prepare_store(config.out, manifest)
+    already = len(samples) - len(todo)
+    (store.path / "runs").mkdir(exist_ok=True)
+    engine = engine_class(config, int(samples.lengths.max()))
+    try:
+        return _run(engine, config, job, samples, todo, already, report)
+    finally:
+        engine.close()
+
+
+def _check_input(config: Config) -> tuple[ModelInfo, SamplesFile]:
+    info = ModelInfo.from_dir(config.model)
+    info.require_weights()
+    samples = SamplesFile(config.samples)
+    longest = int(samples.lengths.argmax())
+    if info.max_positions and samples.lengths[longest] > info.max_positions:
+        raise InputError(
+            f"sample {samples.sample_ids[longest]!r} has {samples.lengths[longest]} tokens; {info.name} reads at most "
+            f"{info.max_positions}; cap the samples with `extractor prepare --max-length {info.max_positions}`"
+        )
+    samples.check_tokens(info.vocab_size)
+    return info, samples
+
+
+def _engine_class(name: str) -> type[Engine]:
+    """Import the engine only now: each is heavy, and the other may not be installed."""
+    try:
+        if name == "vllm":
+            from extractor.engines.vllm import VllmEngine
+
+            return VllmEngine
+        from extractor.engines.transformers import TransformersEngine
+    except ModuleNotFoundError as error:
+        if error.name not in ("vllm", "transformers", "torch"):
+            raise
+        other = "transformers" if name == "vllm" else "vllm"
+        raise EngineError(
+            f"--engine {name} needs the package {error.name}, which is not installed; install "
+            f'"hidden-state-extractor[{name}]" or try --engine {other}'
+        ) from error
+    return TransformersEngine
+
+
+def _manifest(
+    config: Config, info: ModelInfo, layer_ids: tuple[int, ...], samples: SamplesFile, engine_version: str
+) -> Manifest:
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        model_name=info.name,
+        model_config_hash=info.config_hash,
+        model_dtype=info.dtype,
+        num_layers=info.num_layers,
+        layer_ids=layer_ids,
+        layer_convention=CONVENTION,
+        hidden_size=info.hidden_size,
+        dtype=config.dtype,
+        codec=config.codec,
+        tokenizer_hash=info.tokenizer_hash,
+        samples_hash=samples.content_hash(),
+        engine=config.engine,
+        engine_version=engine_version,
+        extractor_version=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        options={"overflow": config.overflow, "compute_dtype": _compute_dtype(config, info)},
+    )
+
+
+def _compute_dtype(config: Config, info: ModelInfo) -> str:
+    if config.compute_dtype != "auto":
+        return config.compute_dtype
+    import torch
+
+    return info.dtype if torch.cuda.is_available() else "float32"
+
+
+def _remaining(samples: SamplesFile, out: Path, manifest: Manifest) -> set[str]:
+    """Sample ids that the store lacks. Looks before it creates, so that a refused run leaves nothing behind."""
+    if not out.exists():
+        return set(samples.sample_ids)
+    stored = prepare_store(out, manifest)
+    return {sample_id for sample_id in samples.sample_ids if sample_id not in stored}
+
+
+def _job(config: Config, info: ModelInfo, layer_ids: tuple[int, ...], todo: set[str]) -> Job:
+    samples = SamplesFile(config.samples)
+    tokens = sum(int(n) for i, n in zip(samples.sample_ids, samples.lengths, strict=True) if i in todo)
+    return Job(
+        run_id=f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}",
+        store=config.out,
+        layer_ids=layer_ids,
+        num_layers=info.num_layers,
+        hidden_size=info.hidden_size,
+        dtype=config.dtype,
+        overflow=config.overflow,
+        codec=config.codec,
+        expected_bytes=tokens * 2 * len(layer_ids) * info.hidden_size,
+        token_budget=config.token_budget,
+    )
+
+
+def _run(
+    engine: Engine,
+    config: Config,
+    job: Job,
+    samples: SamplesFile,
+    todo: set[str],
+    already: int,
+    report: Callable[[Progress, int, int], None] | None,
+) -> Summary:
+    total_tokens = job.expected_bytes // job.row_bytes
+    tell = (lambda p: report(p, len(todo), total_tokens)) if report else (lambda p: None)
+    started = time.monotonic()
+    with _stop_on_interrupt() as stop:
+        ranks = engine.run(job, _only(samples, todo), tell, stop)
+        interrupted = stop()
+    progress = Progress.of_ranks(ranks)
+    tell(progress)
+    summary = _summary(config, job, progress, ranks, time.monotonic() - started, already, interrupted)
+    _write_run_record(config, job, summary)
+    if not interrupted:
+        _require_complete(config.out, todo)
+    return summary
+
+
+def _only(samples: SamplesFile, wanted: set[str]) -> Iterator[Sample]:
+    return (sample for sample in samples if sample.sample_id in wanted)
+
+
+@contextmanager
+def _stop_on_interrupt() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C asks the engine to stop after its step; the second raises KeyboardInterrupt."""
+    asked: list[int] = []
+
+    def handle(signum: int, _frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(signum)
+
+    try:
+        before = signal.signal(signal.SIGINT, handle)
+    except ValueError:  # not the main thread: the embedding program handles signals
+        yield lambda: False
+        return
+    try:
+        yield lambda: bool(asked)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _summary(
+    config: Config,
+    job: Job,
+    progress: Progress,
+    ranks: list[dict[str, Any]],
+    seconds: float,
+    already: int,
+    interrupted: bool,
+) -> Summary:
+    findings = [finding for rank in ranks for finding in rank["findings"]]
+    return Summary(
+        store=config.out,
+        run_id=job.run_id,
+        samples=progress.samples,
+        tokens=progress.tokens,
+        bytes=progress.tokens * job.row_bytes,
+        seconds=seconds,
+        tokens_per_s=progress.tokens / seconds,
+        stalled_seconds=progress.stalled_seconds,
+        already_stored=already,
+        saturated=sum(f["saturated"] for f in findings),
+        inf=sum(f["inf"] for f in findings),
+        nan=sum(f["nan"] for f in findings),
+        findings=len(findings),
+        findings_file=_write_findings(config.out, job.run_id, findings),
+        interrupted=interrupted,
+    )
+
+
+def _nothing_to_do(config: Config, stored: int) -> Summary:
+    return Summary(
+        store=config.out,
+        run_id="",
+        samples=0,
+        tokens=0,
+        bytes=0,
+        seconds=0.0,
+        tokens_per_s=0.0,
+        stalled_seconds=0.0,
+        already_stored=stored,
+        saturated=0,
+        inf=0,
+        nan=0,
+        findings=0,
+        findings_file=None,
+        interrupted=False,
+    )
+
+
+def _write_findings(store: Path, run_id: str, findings: list[dict[str, Any]]) -> Path | None:
+    if not findings:
+        return None
+    path = store / "runs" / f"{run_id}.findings.jsonl"
+    path.write_text("".join(json.dumps(finding) + "\n" for finding in findings))
+    return path
+
+
+def _write_run_record(config: Config, job: Job, summary: Summary) -> None:
+    """What a later `plan --like` needs: the rate this machine reached, and with what."""
+    record = {**summary.as_json(), "machine": platform.node(), "engine": config.engine, "config": config.as_json()}
+    (summary.store / "runs" / f"{job.run_id}.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _require_complete(out: Path, todo: set[str]) -> None:
+    stored = Store.open(out)
+    missing = sorted(sample_id for sample_id in todo if sample_id not in stored)
+    if missing:
+        raise EngineError(
+            f"the engine ended without an error, but {len(missing)} samples are not stored, {missing[0]!r} for one; "
+            "run the same command again; if it happens twice, please report it"
+        )

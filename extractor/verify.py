@@ -1,0 +1,100 @@
+"""Recompute samples with an independent engine and compare every element with the store."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from extractor.errors import InputError
+from extractor.fidelity import LayerError
+from extractor.model_info import ModelInfo
+from extractor.store import Store, StoredSample
+
+if TYPE_CHECKING:
+    from extractor.engines.transformers import ResidualReader
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceReport:
+    """Result of `verify_reference`: one LayerError per stored layer, in stored order."""
+
+    samples: list[str]
+    layers: list[LayerError]
+
+    @property
+    def ok(self) -> bool:
+        return not any(layer.beyond_tolerance for layer in self.layers)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"ok": self.ok, "samples": self.samples, "layers": [asdict(layer) for layer in self.layers]}
+
+
+def verify_reference(
+    store: Store,
+    model_dir: Path,
+    num_samples: int,
+    *,
+    seed: int = 0,
+    trust_remote_code: bool = False,
+    report: Callable[[int, int], None] | None = None,
+) -> ReferenceReport:
+    """Compare `num_samples` samples (drawn with the seed) of the store with `model_dir` run by transformers.
+
+    Raises InputError when the folder holds another model than the store's.
+    """
+    _check_model(store, model_dir)
+    compute = str(store.manifest.options["compute_dtype"])
+    readers = _readers(model_dir, compute, trust_remote_code)
+    chosen = random.Random(seed).sample(sorted(store), min(num_samples, len(store)))
+    layers = [LayerError(layer_id) for layer_id in store.manifest.layer_ids]
+    for done, sample_id in enumerate(chosen, 1):
+        _compare(store[sample_id], readers, layers, store.manifest.dtype, compute)
+        if report is not None:
+            report(done, len(chosen))
+    return ReferenceReport(chosen, layers)
+
+
+def _check_model(store: Store, model_dir: Path) -> None:
+    info = ModelInfo.from_dir(model_dir)
+    if info.config_hash != store.manifest.model_config_hash:
+        raise InputError(
+            f"{model_dir} is not the model of this store: its config has hash {info.config_hash}, the store was made "
+            f"with {store.manifest.model_name} ({store.manifest.model_config_hash}); pass that model's folder"
+        )
+
+
+def _readers(model_dir: Path, compute: str, trust_remote_code: bool) -> tuple[ResidualReader, ResidualReader]:
+    """A reference in float32 and one in the engine's dtype (the same object when that is float32)."""
+    from extractor.engines.transformers import ResidualReader
+
+    exact = ResidualReader(model_dir, "float32", trust_remote_code=trust_remote_code)
+    if compute == "float32":
+        return exact, exact
+    return exact, ResidualReader(model_dir, compute, trust_remote_code=trust_remote_code)
+
+
+def _compare(
+    sample: StoredSample,
+    readers: tuple[ResidualReader, ResidualReader],
+    layers: Sequence[LayerError],
+    dtype: str,
+    compute: str,
+) -> None:
+    layer_ids = [layer.layer_id for layer in layers]
+    exact = readers[0].read(sample.token_ids, layer_ids)
+    same = exact if readers[1] is readers[0] else readers[1].read(sample.token_ids, layer_ids)
+    stored = np.asarray(sample.hidden_states).astype(np.float32)
+    for slot, layer in enumerate(layers):
+        layer.add(
+            sample.sample_id,
+            stored[:, slot],
+            exact[slot].float().cpu().numpy(),
+            same[slot].float().cpu().numpy(),
+            dtype,
+            compute,
+        )
