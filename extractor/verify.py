@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from extractor.errors import InputError
-from extractor.fidelity import LayerError
+from extractor.fidelity import HIGHER_PRECISION, LayerError
 from extractor.model_info import ModelInfo
 from extractor.store import Store, StoredSample
 
@@ -69,13 +69,14 @@ def _check_model(store: Store, model_dir: Path) -> None:
 
 
 def _readers(model_dir: Path, compute: str, trust_remote_code: bool) -> tuple[ResidualReader, ResidualReader]:
-    """A reference in float32 and one in the engine's dtype (the same object when that is float32)."""
+    """A reference in the engine's dtype, and one a precision higher."""
     from extractor.engines.transformers import ResidualReader
 
-    exact = ResidualReader(model_dir, "float32", trust_remote_code=trust_remote_code)
-    if compute == "float32":
-        return exact, exact
-    return exact, ResidualReader(model_dir, compute, trust_remote_code=trust_remote_code)
+    same, exact = (
+        ResidualReader(model_dir, dtype, trust_remote_code=trust_remote_code)
+        for dtype in (compute, HIGHER_PRECISION[compute])
+    )
+    return same, exact
 
 
 def _compare(
@@ -86,15 +87,14 @@ def _compare(
     compute: str,
 ) -> None:
     layer_ids = [layer.layer_id for layer in layers]
-    exact = readers[0].read(sample.token_ids, layer_ids)
-    same = exact if readers[1] is readers[0] else readers[1].read(sample.token_ids, layer_ids)
-    stored = np.asarray(sample.hidden_states).astype(np.float32)
+    same, exact = (reader.read(sample.token_ids, layer_ids) for reader in readers)
+    stored = np.asarray(sample.hidden_states)
     for slot, layer in enumerate(layers):
         layer.add(
             sample.sample_id,
             stored[:, slot],
-            exact[slot].float().cpu().numpy(),
-            same[slot].float().cpu().numpy(),
+            same[slot].double().cpu().numpy(),
+            exact[slot].double().cpu().numpy(),
             dtype,
             compute,
         )

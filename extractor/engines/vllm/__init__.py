@@ -108,7 +108,7 @@ def _engine_config(config: Config, longest: int) -> Any:
         tensor_parallel_size=config.tp,
         max_model_len=longest + 1,
         max_num_batched_tokens=config.token_budget if config.chunked_prefill else max(config.token_budget, longest + 1),
-        max_num_seqs=config.max_in_flight,
+        max_num_seqs=min(config.max_in_flight, config.token_budget),  # vLLM allows no more
         enable_chunked_prefill=config.chunked_prefill,
         enable_prefix_caching=False,
         gpu_memory_utilization=config.gpu_memory,
