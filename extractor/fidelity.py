@@ -30,9 +30,11 @@ FP16_LIMIT = 65504.0
 
 def ulp(values: np.ndarray, dtype: str) -> np.ndarray:
     """Distance between neighbours of `dtype` at each value, float64; subnormals have the smallest normal's."""
-    _, exponent = np.frexp(values.astype(np.float64))
-    exponent = np.maximum(exponent - 1, _MIN_EXPONENT[dtype])
-    return np.ldexp(1.0, exponent - _MANTISSA_BITS[dtype])
+    wide = values.astype(np.float64)
+    _, exponent = np.frexp(wide)
+    exponent = np.where(wide == 0, _MIN_EXPONENT[dtype], np.maximum(exponent - 1, _MIN_EXPONENT[dtype]))
+    step: np.ndarray = np.ldexp(1.0, exponent - _MANTISSA_BITS[dtype])
+    return step
 
 
 def saturate(values: np.ndarray, dtype: str) -> np.ndarray:
@@ -77,8 +79,9 @@ class LayerError:
         got = stored.astype(np.float64)
         same, exact = (saturate(array.astype(np.float64), dtype) for array in (same, exact))
         error = _difference(got, exact)
-        scale = np.abs(exact) + np.median(np.abs(exact), axis=1, keepdims=True)
-        allowed = ulp(exact, dtype) + NOISE_FACTOR[compute] * row_noise(same, exact, scale) * scale
+        magnitude = np.where(np.isfinite(exact), np.abs(exact), 0.0)
+        scale = magnitude + np.median(magnitude, axis=1, keepdims=True)
+        allowed = ulp(magnitude, dtype) + NOISE_FACTOR[compute] * row_noise(same, exact, scale) * scale
         self.elements += error.size
         self.beyond_tolerance += int((error > allowed).sum())
         self.beyond_one_ulp += int((_difference(got, same) > ulp(same, dtype)).sum())
@@ -108,7 +111,8 @@ def row_noise(same: np.ndarray, exact: np.ndarray, scale: np.ndarray) -> np.ndar
     with np.errstate(invalid="ignore", divide="ignore"):
         relative = np.abs(same - exact) / scale
     relative[~np.isfinite(relative)] = 0.0
-    return np.sqrt((relative**2).mean(axis=1, keepdims=True))
+    noise: np.ndarray = np.sqrt((relative**2).mean(axis=1, keepdims=True))
+    return noise
 
 
 def _difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:

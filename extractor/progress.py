@@ -5,16 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from extractor.engines.job import Progress as RunProgress
-
-if TYPE_CHECKING:
-    from extractor.extraction import Summary
+from extractor.summary import Summary
 
 _LINE_SECONDS = 5.0
 

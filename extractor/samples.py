@@ -145,9 +145,9 @@ class SamplesFile:
 
 def _accepts(name: str, got: pa.DataType) -> bool:
     if name == "sample_id":
-        return pa.types.is_string(got) or pa.types.is_large_string(got)
+        return bool(pa.types.is_string(got) or pa.types.is_large_string(got))
     is_list = pa.types.is_list(got) or pa.types.is_large_list(got)
-    return is_list and pa.types.is_integer(got.value_type)
+    return bool(is_list and pa.types.is_integer(got.value_type))
 
 
 def _open(path: Path) -> pq.ParquetFile:
@@ -183,7 +183,7 @@ def _row(column: pa.Array, row: int, dtype: Any, sample_id: str, name: str) -> n
     if values is None or values.null_count:
         raise InputError(f"sample {sample_id!r} has a null in {name}; integers are expected; prepare the samples again")
     wide = values.to_numpy(zero_copy_only=False)
-    narrow = wide.astype(dtype)
+    narrow: np.ndarray = wide.astype(dtype)
     if not np.array_equal(wide, narrow):
         raise InputError(
             f"sample {sample_id!r} has a value in {name} that does not fit {np.dtype(dtype)}; prepare the samples again"
@@ -192,9 +192,14 @@ def _row(column: pa.Array, row: int, dtype: Any, sample_id: str, name: str) -> n
 
 
 def write_samples(path: Path | str, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows with the columns of SCHEMA (missing ones become null) to `path`. For small sets and tests;
-    `prepare` streams."""
+    """Write rows with the columns of SCHEMA to `path`; a row without `loss_mask` is trained on everywhere, other
+    missing columns are null. For small sets and tests; `prepare` streams."""
     if not rows:
         raise UsageError("there are no samples to write; at least one is needed")
-    table = pa.Table.from_pylist([{**row, "num_tokens": len(row["input_ids"])} for row in rows], schema=SCHEMA)
+    table = pa.Table.from_pylist([_complete(row) for row in rows], schema=SCHEMA)
     pq.write_table(table, path)
+
+
+def _complete(row: dict[str, Any]) -> dict[str, Any]:
+    num_tokens = len(row["input_ids"])
+    return {"loss_mask": [1] * num_tokens, **row, "num_tokens": num_tokens}

@@ -25,7 +25,6 @@ class Job:
     hidden_size: int
     dtype: str
     overflow: str
-    codec: str
     expected_bytes: int
     token_budget: int
 
@@ -79,16 +78,18 @@ class StopFlag(Protocol):
 
 
 class Engine(Protocol):
-    """An engine's only entry. `version` is written to the manifest."""
-
-    version: str
+    """Loads its model when made, runs one job, and is closed."""
 
     def __init__(self, config: Config, longest: int) -> None: ...
 
     def run(
         self, job: Job, samples: Iterator[Sample], report: Callable[[Progress], None], stop: StopFlag
     ) -> list[dict[str, Any]]:
-        """Extract all samples; returns each rank's final `Session.status`."""
+        """Extract all samples; returns each rank's last status, with its findings."""
+        ...
+
+    def close(self) -> None:
+        """Stop all processes of the engine. Idempotent."""
         ...
 
 

@@ -21,9 +21,7 @@ class Session:
 
     def __init__(self, job: Job, rank: int, device: torch.device) -> None:
         self._job = job
-        self._writer = ShardWriter(
-            job.store, run_id=job.run_id, writer=rank, expected_bytes=job.expected_bytes, codec=job.codec
-        )
+        self._writer = ShardWriter(job.store, run_id=job.run_id, writer=rank, expected_bytes=job.expected_bytes)
         self._recorder = Recorder(self._writer, job)
         self._capture = Capture(
             num_layers=len(job.layer_ids),

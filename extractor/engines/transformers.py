@@ -75,8 +75,6 @@ class ResidualReader:
 class TransformersEngine:
     """One sequence per forward pass, one process."""
 
-    version = f"transformers {transformers.__version__}"
-
     def __init__(self, config: Config, longest: int) -> None:
         """`longest` is unused: any length runs that fits in memory."""
         on_gpu = torch.cuda.is_available()

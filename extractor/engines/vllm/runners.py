@@ -45,9 +45,8 @@ def view_step(runner: Any, scheduler_output: Any) -> StepView | None:
     if scheduler_output.total_num_scheduled_tokens == 0 or state is None:
         return None
     # V2 hands the step's batch over in the state; V1 keeps one persistent batch on the runner.
-    batch = getattr(state, "input_batch", None)
-    is_v2 = batch is not None
-    request_ids = batch.req_ids if is_v2 else runner.input_batch.req_ids
+    is_v2 = hasattr(state, "input_batch")
+    request_ids = (state if is_v2 else runner).input_batch.req_ids
     order = [(request_id, scheduler_output.num_scheduled_tokens[request_id]) for request_id in request_ids]
     rows = sum(count for _, count in order)
     if rows != scheduler_output.total_num_scheduled_tokens:

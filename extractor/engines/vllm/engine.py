@@ -1,0 +1,150 @@
+"""The vLLM engine: exact token ids in, one output token, hidden states taken on the ranks by `worker.py`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import vllm
+from vllm import SamplingParams
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.model_loader.utils import get_model_architecture
+from vllm.platforms import current_platform
+from vllm.v1.engine.llm_engine import LLMEngine
+
+from extractor.config import Config
+from extractor.engines.job import Job, Progress, StopFlag, rank_error_file
+from extractor.engines.vllm.environment import prepare_cpu
+from extractor.errors import EngineError, ExtractorError
+from extractor.layers import resolve_layers
+from extractor.model_info import ModelInfo
+from extractor.samples import Sample
+
+CHECKED_VERSIONS = ("0.32.0",)
+_STATUS_SECONDS = 1.0
+
+
+class VllmEngine:
+    """One vLLM engine, usable for one run."""
+
+    def __init__(self, config: Config, longest: int) -> None:
+        """`longest`: tokens of the longest sample. Raises EngineError when vLLM can't run this model here."""
+        _check_version(config.allow_untested_engine)
+        if current_platform.is_cpu():
+            prepare_cpu(config.tp)
+        self._config = config
+        try:
+            self._engine = LLMEngine.from_vllm_config(_engine_config(config, longest))
+        except ExtractorError:
+            raise
+        except Exception as error:
+            raise EngineError(
+                f"vLLM could not load {config.model}: {error}; its messages above say more; if the model does not fit "
+                "here try --engine transformers"
+            ) from error
+
+    def run(
+        self, job: Job, samples: Iterator[Sample], report: Callable[[Progress], None], stop: StopFlag
+    ) -> list[dict[str, Any]]:
+        """See `Engine.run`."""
+        try:
+            self._engine.collective_rpc("extractor_start", args=(job.as_dict(),))
+            self._feed(samples, report, stop)
+            return list(self._engine.collective_rpc("extractor_finish"))
+        except ExtractorError:
+            raise
+        except Exception as error:
+            raise EngineError(_reason(job, self._config.tp, error)) from error
+
+    def close(self) -> None:
+        """Stop the ranks. Idempotent."""
+        self._engine.engine_core.shutdown()
+
+    def _feed(self, samples: Iterator[Sample], report: Callable[[Progress], None], stop: StopFlag) -> None:
+        """Keep the engine supplied, a bounded number of samples at a time, until all are done or `stop`."""
+        waiting: Sample | None = next(samples, None)
+        last_report = time.monotonic()
+        while not stop() and (waiting is not None or self._engine.has_unfinished_requests()):
+            while waiting is not None and self._engine.get_num_unfinished_requests() < self._config.max_in_flight:
+                self._add(waiting)
+                waiting = next(samples, None)
+            self._engine.step()
+            if time.monotonic() - last_report > _STATUS_SECONDS:
+                report(Progress.of_ranks(self._engine.collective_rpc("extractor_status")))
+                last_report = time.monotonic()
+
+    def _add(self, sample: Sample) -> None:
+        params = SamplingParams(
+            max_tokens=1,
+            temperature=0.0,
+            detokenize=False,
+            extra_args={
+                "extractor_sample_id": sample.sample_id,
+                "extractor_loss_mask": np.packbits(sample.loss_mask).tobytes().hex(),
+            },
+        )
+        self._engine.add_request(sample.sample_id, {"prompt_token_ids": sample.token_ids.tolist()}, params)
+
+
+def _engine_config(config: Config, longest: int) -> Any:
+    info = ModelInfo.from_dir(config.model)
+    layer_ids = resolve_layers(config.layers, info.num_layers, config.last)
+    on_gpu = not current_platform.is_cpu()
+    args = EngineArgs(
+        model=str(config.model),
+        skip_tokenizer_init=True,
+        trust_remote_code=config.trust_remote_code,
+        dtype=compute_dtype(config.compute_dtype, on_gpu),
+        tensor_parallel_size=config.tp,
+        max_model_len=longest + 1,
+        max_num_batched_tokens=config.token_budget if config.chunked_prefill else max(config.token_budget, longest + 1),
+        max_num_seqs=min(config.max_in_flight, config.token_budget),  # vLLM allows no more
+        enable_chunked_prefill=config.chunked_prefill,
+        enable_prefix_caching=False,
+        gpu_memory_utilization=config.gpu_memory,
+        enforce_eager=config.compile == "off" or (config.compile == "auto" and not on_gpu),
+        worker_cls="extractor.engines.vllm.worker.ExtractorWorker",
+        additional_config={"extractor_layer_ids": list(layer_ids)},
+        disable_log_stats=True,
+        limit_mm_per_prompt={},
+        seed=0,
+    )
+    engine_config = args.create_engine_config()
+    if not _has_aux_support(engine_config):
+        args.model_impl = "transformers"
+        engine_config = args.create_engine_config()
+    return engine_config
+
+
+def compute_dtype(choice: str, on_gpu: bool) -> str:
+    """`auto` is float32 on a CPU: without bf16 instructions its bf16 products are an order of magnitude slower."""
+    if choice != "auto":
+        return choice
+    return "auto" if on_gpu else "float32"
+
+
+def _has_aux_support(engine_config: Any) -> bool:
+    model_class, _ = get_model_architecture(engine_config.model_config)
+    return bool(getattr(model_class, "supports_eagle3", False))
+
+
+def _check_version(allow_untested: bool) -> None:
+    if vllm.__version__.split("+")[0] not in CHECKED_VERSIONS and not allow_untested:
+        raise EngineError(
+            f"vLLM {vllm.__version__} was not checked with this extractor; checked: {', '.join(CHECKED_VERSIONS)}; "
+            "install one of these, or pass --allow-untested-engine and verify the store with --reference"
+        )
+
+
+def _reason(job: Job, tp: int, error: Exception) -> str:
+    """The ranks' own words where they left any, else vLLM's."""
+    for rank in range(tp):
+        file = rank_error_file(job, rank)
+        if file.is_file():
+            return f"rank {rank} stopped: {file.read_text()}" if tp > 1 else file.read_text()
+    return (
+        f"the engine stopped: {type(error).__name__}: {error}; a rank may have been killed (out of memory?); what is "
+        "sealed is safe; run the same command again to continue"
+    )
