@@ -34,7 +34,7 @@ ENTRY = np.dtype(
         ("num_tokens", "<u4"),
         ("seal_bytes", "<u4"),
         ("id_bytes", "<u4"),
-        ("num_tiles", "<u4"),
+        ("pages", "<u4"),  # of the seal and all tiles
     ]
 )
 _SEAL_HEADER = np.dtype(
@@ -53,6 +53,7 @@ _INDEX_HEADER = np.dtype([("magic", "S4"), ("version", "<u4"), ("count", "<u4"),
 SEAL_MAGIC = b"SEAL"
 _INDEX_MAGIC = b"INDX"
 _CHECKSUM_BYTES = 8
+PAGE_HEADER_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -117,13 +118,20 @@ def decode_seal(data: bytes | memoryview, where: str) -> Seal:
     )
 
 
-def index_entry(seal: Seal, seal_offset: int, seal_bytes: int) -> np.ndarray:
+def pages_of(value_bytes: np.ndarray | int, page_bytes: int) -> np.ndarray | int:
+    """Pages that a value takes in the data file: it has pages of its own, headed by PAGE_HEADER_BYTES."""
+    return -(-(value_bytes + PAGE_HEADER_BYTES) // page_bytes)
+
+
+def index_entry(seal: Seal, seal_offset: int, seal_bytes: int, page_bytes: int) -> np.ndarray:
     """The ENTRY [] that lists `seal`."""
     name = seal.sample_id.encode()
     entry = np.empty((), ENTRY)
     entry["hash"], entry["id_bytes"] = checksum(name), len(name)
     entry["seal_offset"], entry["seal_bytes"] = seal_offset, seal_bytes
-    entry["stored_bytes"], entry["num_tiles"] = seal.stored_bytes, len(seal.tiles)
+    entry["stored_bytes"] = seal.stored_bytes
+    values = np.append(seal.tiles["stored_bytes"], np.uint64(seal_bytes)).astype(np.int64)
+    entry["pages"] = np.sum(pages_of(values, page_bytes))
     entry["num_tokens"] = len(seal.token_ids)
     return entry
 

@@ -15,17 +15,14 @@ class Catalog:
 
     def __init__(self, entries: np.ndarray, shards: np.ndarray, ids: bytes) -> None:
         """`ids`: the N ids' UTF-8 bytes end to end. Where an id stands more than once, the last one wins."""
-        ends = np.cumsum(entries["id_bytes"], dtype=np.int64)
-        order = np.argsort(entries["hash"], kind="stable")
-        keep = _last_of_each(entries, ends, ids, order)
+        keep = _last_of_each(entries, ids)
         if keep is not None:
-            ids = b"".join(ids[ends[i] - entries["id_bytes"][i] : ends[i]] for i in keep)
-            entries, shards = entries[keep], shards[keep]
-            ends = np.cumsum(entries["id_bytes"], dtype=np.int64)
-            order = np.argsort(entries["hash"], kind="stable")
+            entries, shards, ids = entries[keep], shards[keep], _select(entries, ids, keep)
         self.entries, self.shards = entries, shards
-        self._ids, self._ends, self._order = ids, ends, order
-        self._sorted_hashes = entries["hash"][order]
+        self._ids = ids
+        self._ends = np.cumsum(entries["id_bytes"], dtype=np.int64)
+        self._order = np.argsort(entries["hash"], kind="stable").astype(np.int32)
+        self._sorted_hashes = entries["hash"][self._order]
 
     @classmethod
     def join(cls, parts: Sequence[tuple[int, np.ndarray, bytes]]) -> Catalog:
@@ -50,8 +47,7 @@ class Catalog:
 
     def find(self, sample_id: str) -> int | None:
         """Row of `sample_id`, or None."""
-        name = sample_id.encode()
-        wanted = np.uint64(checksum(name))
+        wanted = np.uint64(checksum(sample_id.encode()))
         at = int(np.searchsorted(self._sorted_hashes, wanted))
         while at < len(self) and self._sorted_hashes[at] == wanted:
             row = int(self._order[at])
@@ -65,14 +61,28 @@ class Catalog:
         return difflib.get_close_matches(sample_id, list(self), count, cutoff=0.3)
 
 
-def _last_of_each(entries: np.ndarray, ends: np.ndarray, ids: bytes, order: np.ndarray) -> np.ndarray | None:
+def without(entries: np.ndarray, ids: bytes, seal_offsets: set[int]) -> tuple[np.ndarray, bytes]:
+    """(entries, ids) less those whose seals stand at the given offsets."""
+    keep = np.flatnonzero(~np.isin(entries["seal_offset"], list(seal_offsets)))
+    return entries[keep], _select(entries, ids, keep)
+
+
+def _select(entries: np.ndarray, ids: bytes, rows: np.ndarray) -> bytes:
+    ends = np.cumsum(entries["id_bytes"], dtype=np.int64)
+    starts = ends - entries["id_bytes"]
+    return b"".join(ids[start:end] for start, end in zip(starts[rows].tolist(), ends[rows].tolist(), strict=True))
+
+
+def _last_of_each(entries: np.ndarray, ids: bytes) -> np.ndarray | None:
     """Rows to keep, in order, where some id stands twice; None where none does."""
+    order = np.argsort(entries["hash"], kind="stable")
     hashes = entries["hash"][order]
     repeated = np.flatnonzero(hashes[1:] == hashes[:-1])
     if repeated.size == 0:
         return None
-    last: dict[bytes, int] = {}
     doubtful = np.unique(np.concatenate([order[repeated], order[repeated + 1]]))
+    ends = np.cumsum(entries["id_bytes"], dtype=np.int64)
+    last: dict[bytes, int] = {}
     for row in doubtful.tolist():
         last[ids[ends[row] - entries["id_bytes"][row] : ends[row]]] = row
     keep = np.ones(len(entries), bool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import numpy as np
 
 from extractor.errors import StoreError
 from extractor.manifest import Manifest
-from extractor.store.catalog import Catalog
+from extractor.store.catalog import Catalog, without
 from extractor.store.codec import codec
 from extractor.store.layout import shards
+from extractor.store.rejects import Reject, read_rejects
 from extractor.store.sample import StoredSample
-from extractor.store.shard_file import ShardFile
+from extractor.store.shard_file import Listing, ShardFile
 
 
 class MissingSampleError(StoreError, KeyError):
@@ -23,6 +25,31 @@ class MissingSampleError(StoreError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardState:
+    """What one shard holds. `samples` are those it is the newest home of; `dead_bytes` are values that no such sample
+    names (unsealed, discarded, sealed again elsewhere, or rejected)."""
+
+    name: str
+    run_id: str
+    writer: int
+    samples: int
+    file_bytes: int
+    dead_bytes: int
+
+    @classmethod
+    def of(cls, file: ShardFile, listing: Listing, catalog: Catalog, index: int) -> ShardState:
+        mine = catalog.entries[catalog.shards == index]
+        return cls(
+            name=file.path.name,
+            run_id=listing.about["run_id"],
+            writer=listing.about["writer"],
+            samples=len(mine),
+            file_bytes=file.file.stat().st_size,
+            dead_bytes=(listing.value_pages - int(mine["pages"].sum(dtype=np.int64))) * listing.page_bytes,
+        )
 
 
 class Store(Mapping[str, StoredSample]):
@@ -34,8 +61,10 @@ class Store(Mapping[str, StoredSample]):
         self.manifest = manifest
         self.check = check
         self.problems: list[StoreError] = []
+        self.unreadable: list[str] = []
         self._codec = codec(manifest.codec)
-        self._shards = [ShardFile(folder) for folder in shards(path)]
+        self.shards: list[ShardState] = []
+        self._files = [ShardFile(folder) for folder in shards(path)]
         self._catalog = self._list()
 
     @classmethod
@@ -80,7 +109,7 @@ class Store(Mapping[str, StoredSample]):
     def at(self, row: int) -> StoredSample:
         """The sample at place `row` of the order of iteration."""
         entry = self._catalog.entries[row]
-        shard = self._shards[int(self._catalog.shards[row])]
+        shard = self._files[int(self._catalog.shards[row])]
         seal = shard.seal(int(entry["seal_offset"]), int(entry["seal_bytes"]))
         return StoredSample(seal, shard, self._codec, self.manifest.row_shape, self.manifest.dtype, check=self.check)
 
@@ -95,13 +124,30 @@ class Store(Mapping[str, StoredSample]):
         return row
 
     def _list(self) -> Catalog:
-        parts = []
-        for index, shard in enumerate(self._shards):
-            try:
-                parts.append((index, *shard.list_samples(self.manifest.fingerprint())))
-            except StoreError as error:
-                self.problems.append(error)
-        return Catalog.join(parts)
+        rejects = read_rejects(self.path)
+        lost = {reject.shard for reject in rejects if reject.seal_offset is None}
+        listings: dict[int, Listing] = {}
+        for index, file in enumerate(self._files):
+            if file.path.name not in lost:
+                self._try_listing(file, index, listings)
+        catalog = Catalog.join(
+            [(index, *_counted(listing, self._files[index], rejects)) for index, listing in listings.items()]
+        )
+        self.shards = [ShardState.of(self._files[i], listing, catalog, i) for i, listing in listings.items()]
+        return catalog
+
+    def _try_listing(self, file: ShardFile, index: int, listings: dict[int, Listing]) -> None:
+        try:
+            listings[index] = file.listing(self.manifest.fingerprint())
+        except StoreError as error:
+            self.problems.append(error)
+            self.unreadable.append(file.path.name)
+
+
+def _counted(listing: Listing, file: ShardFile, rejects: list[Reject]) -> tuple[np.ndarray, bytes]:
+    """The listing's (entries, ids) less the rejected seals."""
+    offsets = {r.seal_offset for r in rejects if r.shard == file.path.name and r.seal_offset is not None}
+    return without(listing.entries, listing.ids, offsets) if offsets else (listing.entries, listing.ids)
 
 
 def _reopen(path: Path, check: bool) -> Store:

@@ -81,7 +81,7 @@ class StoredSample:
             raise CorruptError(
                 f"{self._where(tile)} has {stored.size} bytes of rows, {tile['stored_bytes']} are stored"
             )
-        self._shard.read_value(stored, int(tile["offset"]), stored.size)
+        self._shard.read_value(stored, int(tile["offset"]))
         if self._check and checksum(stored) != int(tile["checksum"]):
             raise CorruptError(f"{self._where(tile)} does not match its checksum; run `extractor verify --repair`")
 

@@ -16,13 +16,12 @@ import numpy as np
 
 from extractor.errors import StoreError
 from extractor.manifest import Manifest
-from extractor.record import FORMAT_VERSION, Seal, encode_index, encode_seal, index_entry
+from extractor.record import FORMAT_VERSION, Seal, encode_index, encode_seal, index_entry, pages_of
 from extractor.store import disk, environments
 from extractor.store.layout import DATA_FILE, LOCK_FILE, publish
+from extractor.store.shard_file import OVERFLOW, PAGE_HEADER
 
 KEY = struct.Struct(">Q")
-PAGE_HEADER = struct.Struct("<QHHI")  # page number, unused, flags, pages: stands before every value that has own pages
-OVERFLOW = 0x04
 _BIG_DATA = 0x01
 _TREE_SLACK_BYTES = 1 << 20  # branch and leaf pages of one group
 _MAX_READERS = 4096  # processes that may list a shard at the same moment; 64 bytes each
@@ -76,7 +75,7 @@ class Shard:
         """Add a sample whose tiles are all in this shard; it exists once the group is committed."""
         value = encode_seal(seal)
         _, offset = self._put(b"seals", value)
-        self._entries.append(index_entry(seal, offset, len(value)))
+        self._entries.append(index_entry(seal, offset, len(value), self._page))
         self._ids.append(seal.sample_id)
 
     def commit(self) -> int:
@@ -130,7 +129,7 @@ class Shard:
             page = _page_of_value(cursor)
         self._next[table] += 1
         self._places.append((page, len(value)))
-        self.group_bytes += -(-(len(value) + PAGE_HEADER.size) // self._page) * self._page
+        self.group_bytes += int(pages_of(len(value), self._page)) * self._page
         return key, page * self._page + PAGE_HEADER.size
 
     def make_room(self, size: int) -> None:
@@ -159,7 +158,7 @@ class Shard:
         """Every value of the group stands where its seal says. Guards against an LMDB that lays pages out otherwise."""
         for page, size in places:
             number, _, flags, pages = PAGE_HEADER.unpack(os.pread(self._fd, PAGE_HEADER.size, page * self._page))
-            if (number, flags, pages) != (page, OVERFLOW, -(-(size + PAGE_HEADER.size) // self._page)):
+            if (number, flags, pages) != (page, OVERFLOW, pages_of(size, self._page)):
                 raise StoreError(
                     f"page {page} of {self._file} is not laid out as expected; use the lmdb package >= 3.0"
                 )

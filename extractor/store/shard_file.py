@@ -9,25 +9,43 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import threading
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from extractor.errors import CorruptError, StoreError
-from extractor.record import ENTRY, FORMAT_VERSION, Seal, decode_index, decode_seal
+from extractor.record import ENTRY, FORMAT_VERSION, Seal, decode_index, decode_seal, pages_of
 from extractor.store import environments
 from extractor.store.layout import DATA_FILE
-from extractor.store.shard import OVERFLOW, PAGE_HEADER
+
+PAGE_HEADER = struct.Struct("<QHHI")  # page number, unused, flags, pages: stands before every value
+OVERFLOW = 0x04  # the flag of pages that hold one value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listing:
+    """A shard as LMDB lists it. entries ENTRY [N] in the order of sealing; ids: their UTF-8 bytes end to end;
+    about: run_id, writer, fingerprint, format_version; data_bytes: where the data ends; value_pages: of all values."""
+
+    about: dict[str, Any]
+    entries: np.ndarray
+    ids: bytes
+    page_bytes: int
+    data_bytes: int
+    value_pages: int
 
 
 class ShardFile:
-    """A shard's data file, opened on first use. Safe to share between threads and forked processes."""
+    """A shard's data file. Safe to share between threads and forked processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.file = path / DATA_FILE
-        self.page_bytes = 0  # known once listed
+        self._page_bytes = 0
         self._fd: int | None = None
         self._guard = threading.Lock()
 
@@ -35,36 +53,37 @@ class ShardFile:
         if self._fd is not None:
             os.close(self._fd)
 
-    def list_samples(self, fingerprint: str) -> tuple[np.ndarray, bytes]:
-        """(ENTRY [N] in the order of sealing, the ids' bytes end to end).
-
-        Raises StoreError when the shard belongs to another store, CorruptError when it can't be opened.
-        """
+    def listing(self, fingerprint: str) -> Listing:
+        """Raises StoreError when the shard belongs to another store, CorruptError when it can't be opened."""
         with environments.listing(self.path) as env:
-            tables = {name: env.open_db(name, create=False) for name in (b"shard", b"index")}
+            tables = {name: env.open_db(name, create=False) for name in (b"shard", b"tiles", b"seals", b"index")}
             with env.begin(buffers=True) as txn:
-                _check_about(bytes(txn.get(b"about", db=tables[b"shard"], default=b"")), self.file, fingerprint)
-                self.page_bytes = int(env.stat()["psize"])
+                about = _about(bytes(txn.get(b"about", db=tables[b"shard"], default=b"")), self.file, fingerprint)
                 with txn.cursor(tables[b"index"]) as cursor:
                     blocks = [decode_index(value, str(self.file)) for value in cursor.iternext(keys=False)]
+                pages = sum(int(txn.stat(tables[name])["overflow_pages"]) for name in (b"tiles", b"seals"))
+            self._page_bytes = int(env.stat()["psize"])
+            data_bytes = (int(env.info()["last_pgno"]) + 1) * self._page_bytes
         entries = np.concatenate([np.empty(0, ENTRY), *(block[0] for block in blocks)])
-        return entries, b"".join(block[1] for block in blocks)
+        ids = b"".join(block[1] for block in blocks)
+        self._descriptor()  # so that the file stays readable should `compact` replace it
+        return Listing(about, entries, ids, self._page_bytes, data_bytes, pages)
 
     def seal(self, offset: int, size: int) -> Seal:
         """The seal at `offset`. Raises CorruptError when it is not whole."""
         data = np.empty(size, np.uint8)
-        self.read_value(data, offset, size)
+        self.read_value(data, offset)
         return decode_seal(data.data, f"the seal at byte {offset} of {self.file}")
 
-    def read_value(self, out: np.ndarray, offset: int, size: int) -> None:
-        """Fill out uint8 [size] with the whole value at `offset`; its page header is checked on the way."""
+    def read_value(self, out: np.ndarray, offset: int) -> None:
+        """Fill out uint8 [n] with the whole value at `offset`; its page header is checked on the way."""
         header = bytearray(PAGE_HEADER.size)
-        self._read([header, out.data], offset - PAGE_HEADER.size, size + PAGE_HEADER.size)
+        self._read([header, out.data], offset - PAGE_HEADER.size, out.size + PAGE_HEADER.size)
         number, _, flags, pages = PAGE_HEADER.unpack(header)
-        place, fits = number * self.page_bytes + PAGE_HEADER.size, pages * self.page_bytes - PAGE_HEADER.size >= size
-        if place != offset or flags != OVERFLOW or not fits:
+        place = number * self._page_bytes + PAGE_HEADER.size
+        if place != offset or flags != OVERFLOW or pages < pages_of(out.size, self._page_bytes):
             raise CorruptError(
-                f"byte {offset} of {self.file} does not hold a value of {size:,} bytes; the file is damaged or was "
+                f"byte {offset} of {self.file} does not hold a value of {out.size:,} bytes; the file is damaged or was "
                 "rewritten by another tool; run `extractor verify`"
             )
 
@@ -77,13 +96,18 @@ class ShardFile:
         os.posix_fadvise(self._descriptor(), offset, size, os.POSIX_FADV_WILLNEED)
 
     def _read(self, buffers: list[bytearray | memoryview], offset: int, size: int) -> None:
-        got = os.preadv(self._descriptor(), buffers, offset)
-        while 0 < got < size:  # a signal, or the 2 GiB limit of one call
-            rest = memoryview(buffers[-1]).cast("B")[got - size :]
-            more = os.preadv(self._descriptor(), [rest], offset + got)
-            if more == 0:
-                break
-            got += more
+        try:
+            got = os.preadv(self._descriptor(), buffers, offset)
+            while 0 < got < size:  # a signal, or the 2 GiB limit of one call
+                more = os.preadv(self._descriptor(), [buffers[-1][got - size :]], offset + got)
+                if more == 0:
+                    break
+                got += more
+        except OSError as error:
+            raise CorruptError(
+                f"{size:,} bytes at byte {offset} of {self.file} can't be read: {error}; check the disk (dmesg, "
+                "smartctl) or run `extractor verify --repair`"
+            ) from error
         if got < size:
             raise CorruptError(
                 f"{self.file} ends before byte {offset + size:,}; it was cut off; run `extractor verify --repair`"
@@ -97,9 +121,9 @@ class ShardFile:
         return self._fd
 
 
-def _check_about(raw: bytes, file: Path, fingerprint: str) -> None:
+def _about(raw: bytes, file: Path, fingerprint: str) -> dict[str, Any]:
     try:
-        about = json.loads(raw)
+        about: dict[str, Any] = json.loads(raw)
     except ValueError as error:
         raise CorruptError(f"{file} has no readable description; run `extractor verify --repair`") from error
     if about["format_version"] > FORMAT_VERSION:
@@ -112,3 +136,4 @@ def _check_about(raw: bytes, file: Path, fingerprint: str) -> None:
             f"{file} belongs to a store of fingerprint {about['fingerprint']}, this store has {fingerprint}; move the "
             "shard's folder back to its own store"
         )
+    return about

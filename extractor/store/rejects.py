@@ -1,0 +1,50 @@
+"""What `verify --repair` gave up: seals that no longer count, and shards whose readable samples were copied elsewhere.
+
+`rejects.jsonl` holds one object a line: shard, seal_offset (absent: the whole shard), sample_id, reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from extractor.errors import StoreError
+from extractor.store.disk import write_atomically
+
+NAME = "rejects.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reject:
+    """One seal, named by its place, or (seal_offset None) a whole shard."""
+
+    shard: str
+    seal_offset: int | None = None
+    sample_id: str | None = None
+    reason: str
+
+
+def read_rejects(store: Path) -> list[Reject]:
+    """All entries, oldest first. Raises StoreError for a damaged line."""
+    file = store / NAME
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    try:
+        return [Reject(**json.loads(line)) for line in lines]
+    except (ValueError, TypeError) as error:
+        raise StoreError(f"{file} has a line that is not a reject ({error}); restore the file from a copy") from error
+
+
+def add_rejects(store: Path, new: Iterable[Reject]) -> None:
+    """Append durably, all or none."""
+    write_rejects(store, [*read_rejects(store), *new])
+
+
+def write_rejects(store: Path, rejects: Iterable[Reject]) -> None:
+    lines = (json.dumps(dataclasses.asdict(reject)) for reject in rejects)
+    write_atomically(store / NAME, "".join(line + "\n" for line in lines))
