@@ -2,47 +2,13 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
+from store_samples import SMALL, a_manifest, assert_same_rows, rows_of, seal, write_samples
 
 from extractor.errors import FingerprintError, StoreError, UsageError
-from extractor.layers import CONVENTION
-from extractor.manifest import Manifest
-from extractor.record import STATS, stats_from_counts
-from extractor.store import ShardWriter, Store, WriterOptions, prepare_store
-
-SMALL = WriterOptions(tile_bytes=4096, group_bytes=16384, buffer_bytes=32768)
-
-
-def a_manifest(**changes):
-    fields = {
-        "model_name": "tiny",
-        "model_config_hash": "c0",
-        "model_dtype": "bfloat16",
-        "num_layers": 6,
-        "layer_ids": (2, 3, 5),
-        "layer_convention": CONVENTION,
-        "hidden_size": 32,
-        "dtype": "float16",
-        "tokenizer_hash": "t0",
-        "samples_hash": "s0",
-        "engine": "vllm",
-        "engine_version": "0.1",
-        "extractor_version": "0.1.0",
-        "created": "2026-01-01T00:00:00Z",
-        "options": {"overflow": "saturate"},
-    }
-    return Manifest(**{**fields, **changes})
-
-
-def rows_of(seed, tokens, manifest):
-    bits = np.random.default_rng(seed).integers(0, 1 << 16, (tokens, *manifest.row_shape), np.uint16)
-    return bits.view(np.float16 if manifest.dtype == "float16" else ml_dtypes.bfloat16)
-
-
-def seal(writer, name, tokens, layers=3):
-    writer.seal(name, token_ids=np.arange(tokens), loss_mask=np.arange(tokens) % 2, stats=np.zeros(layers, STATS))
+from extractor.record import stats_from_counts
+from extractor.store import ShardWriter, Store, prepare_store
 
 
 @pytest.mark.parametrize("codec", ["none", "shuffle-zstd"])
@@ -62,7 +28,7 @@ def test_interleaved_samples_come_back_bit_for_bit(tmp_path, codec, dtype):
             writer.write_rows(name, done[name], rows[name][done[name] : done[name] + step])
             done[name] += step
             if done[name] >= lengths[name]:
-                seal(writer, name, lengths[name])
+                seal(writer, name, rows[name])
                 del done[name]
     store = Store.open(tmp_path / "s", check=True)
     assert sorted(store) == sorted(lengths)
@@ -71,7 +37,7 @@ def test_interleaved_samples_come_back_bit_for_bit(tmp_path, codec, dtype):
         sample = store[name]
         got = sample.hidden_states
         assert got.dtype == want.dtype
-        np.testing.assert_array_equal(got.view(np.uint16), want.view(np.uint16))
+        assert_same_rows(got, want)
         np.testing.assert_array_equal(sample.token_ids, np.arange(len(want)))
         np.testing.assert_array_equal(sample.loss_mask, np.arange(len(want)) % 2)
         assert store.num_tokens(name) == len(want)
@@ -108,7 +74,7 @@ def test_a_hole_or_a_repeated_row_is_not_sealed(writer, store, spans, message):
     for start, stop in spans:
         writer.write_rows("x", start, rows_of(0, stop - start, store.manifest))
     with pytest.raises(StoreError, match=f"'x' of 10 tokens.*{message}"):
-        seal(writer, "x", 10)
+        seal(writer, "x", rows_of(0, 10, store.manifest))
     writer.flush()
     assert len(Store.open(store.path)) == 0
 
@@ -118,10 +84,10 @@ def test_a_discarded_start_is_invisible(writer, store):
     writer.discard("x")
     want = rows_of(1, 40, store.manifest)
     writer.write_rows("x", 0, want)
-    seal(writer, "x", 40)
+    seal(writer, "x", want)
     writer.flush()
     got = Store.open(store.path)["x"].hidden_states
-    np.testing.assert_array_equal(got.view(np.uint16), want.view(np.uint16))
+    assert_same_rows(got, want)
     assert writer.report.dead_bytes >= 80 * store.manifest.row_bytes
     assert writer.report.durable == 1
 
@@ -131,9 +97,9 @@ def test_rows_are_copied_before_write_rows_returns(writer, store):
     want = ring.copy()
     writer.write_rows("x", 0, ring)
     ring[:] = 0
-    seal(writer, "x", 50)
+    seal(writer, "x", want)
     writer.flush()
-    np.testing.assert_array_equal(Store.open(store.path)["x"].hidden_states.view(np.uint16), want.view(np.uint16))
+    assert_same_rows(Store.open(store.path)["x"].hidden_states, want)
 
 
 def test_more_open_samples_than_buffers(writer, store):
@@ -141,19 +107,17 @@ def test_more_open_samples_than_buffers(writer, store):
     for row in range(9):
         for name, rows in want.items():
             writer.write_rows(name, row, rows[row : row + 1])
-    for name in want:
-        seal(writer, name, 9)
+    for name, rows in want.items():
+        seal(writer, name, rows)
     writer.flush()
     for name, sample in Store.open(store.path, check=True).items():
-        np.testing.assert_array_equal(sample.hidden_states.view(np.uint16), want[name].view(np.uint16))
+        assert_same_rows(sample.hidden_states, want[name])
 
 
 def test_newest_seal_wins_and_order_is_that_of_sealing(store):
     for run in range(2):
-        with ShardWriter(store.path, run_id=f"r{run}", writer=0, options=SMALL) as writer:
-            for name in ("a", "b") if run == 0 else ("a", "c"):
-                writer.write_rows(name, 0, rows_of(run, 5, store.manifest))
-                seal(writer, name, 5)
+        names = ("a", "b") if run == 0 else ("a", "c")
+        write_samples(store.path, {name: rows_of(run, 5, store.manifest) for name in names}, run_id=f"r{run}")
     again = Store.open(store.path)
     assert list(again) == ["b", "a", "c"]
     np.testing.assert_array_equal(
@@ -194,10 +158,8 @@ def test_second_writer_is_refused_with_the_first_ones_process(writer, store):
         ShardWriter(store.path, run_id="r1", writer=0)
 
 
-def test_a_missing_sample_names_its_neighbours(writer, store):
-    writer.write_rows("A2-17", 0, rows_of(0, 5, store.manifest))
-    seal(writer, "A2-17", 5)
-    writer.flush()
+def test_a_missing_sample_names_its_neighbours(store):
+    write_samples(store.path, {"A2-17": rows_of(0, 5, store.manifest)})
     again = Store.open(store.path)
     with pytest.raises(KeyError, match="A2-17"):
         again["A2-18"]

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from extractor.errors import StoreError
-from extractor.store.disk import sync_folder
+from extractor.store.disk import sync_folder, write_atomically
 
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
@@ -42,6 +42,12 @@ def listed(store: Path) -> set[int]:
         bad = lines[numbers.index(None)]
         raise StoreError(f"{store / _LIST} has the line {bad!r}, expected names such as shard-0000; restore the file")
     return {number for number in numbers if number is not None}
+
+
+def unlist(store: Path, names: set[str]) -> None:
+    """Take shards out of the list, so that their absence is no loss."""
+    numbers = [number for number in sorted(listed(store)) if shard_name(number) not in names]
+    write_atomically(store / _LIST, "".join(shard_name(number) + "\n" for number in numbers))
 
 
 def publish(store: Path, folder: Path) -> Path:

@@ -8,26 +8,61 @@ from pathlib import Path
 
 from extractor.errors import StoreError
 
+_PREFIX = ".writer-"
+
 
 class WriterLock:
     """Held from construction to `release` or the end of the process, whatever ends it."""
 
     def __init__(self, store: Path, run_id: str, writer: int) -> None:
         """Raises StoreError with the holder's process id when a live process holds it."""
-        self._path = store / f".writer-{run_id}-{writer}"
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._path = store / f"{_PREFIX}{run_id}-{writer}"
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self._fd, 64, 0).decode() or "unknown"
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreError(f"{store} can't be written: {error}; pass a store that you may write to") from error
+        if not _try_lock(self._fd):
+            holder = _holder(self._fd)
             os.close(self._fd)
             raise StoreError(
                 f"writer {writer} of run {run_id} in {store} is in use by process {holder}; one process may write a "
                 "shard; wait for it, or stop it and start again"
-            ) from None
+            )
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, str(os.getpid()).encode(), 0)
 
     def release(self) -> None:
         self._path.unlink(missing_ok=True)
         os.close(self._fd)
+
+
+def live_writers(store: Path) -> list[str]:
+    """Process ids of the writers at work in `store`."""
+    found = []
+    for path in store.glob(f"{_PREFIX}*"):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if not _try_lock(fd, shared=True):
+            found.append(_holder(fd))
+        os.close(fd)
+    return found
+
+
+def require_no_writers(store: Path, purpose: str) -> None:
+    """Raise StoreError naming the processes while a run is writing."""
+    pids = live_writers(store)
+    if pids:
+        raise StoreError(
+            f"{store} is being written by process {', '.join(pids)}; {purpose} needs it alone; wait for the run to end"
+        )
+
+
+def _try_lock(fd: int, *, shared: bool = False) -> bool:
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(fd: int) -> str:
+    return os.pread(fd, 64, 0).decode() or "unknown"

@@ -26,9 +26,9 @@ def prepare_store(path: Path | str, manifest: Manifest) -> Store:
     else:
         Manifest.load(path).require_same(manifest, path)
     _warn_of_network(path)
-    store = Store.open(path)
-    if store.problems:
-        raise StoreError(f"{store.problems[0]} ({len(store.problems)} shards of {path} can't be opened)")
+    store = Store.quietly(path)
+    for problem in store.problems.values():
+        raise type(problem)(f"{problem} ({len(store.problems)} shards of {path} can't be opened)")
     return store
 
 

@@ -16,6 +16,7 @@ from extractor.store.catalog import Catalog, without
 from extractor.store.codec import codec
 from extractor.store.layout import shards
 from extractor.store.rejects import Reject, read_rejects
+from extractor.store.salvage import find_seals
 from extractor.store.sample import StoredSample
 from extractor.store.shard_file import Listing, ShardFile
 
@@ -60,8 +61,8 @@ class Store(Mapping[str, StoredSample]):
         self.path = path
         self.manifest = manifest
         self.check = check
-        self.problems: list[StoreError] = []
-        self.unreadable: list[str] = []
+        self.rejects = read_rejects(path)
+        self.problems: dict[str, StoreError] = {}
         self._codec = codec(manifest.codec)
         self.shards: list[ShardState] = []
         self._files = [ShardFile(folder) for folder in shards(path)]
@@ -71,10 +72,15 @@ class Store(Mapping[str, StoredSample]):
     def open(cls, path: Path | str, *, check: bool = False) -> Store:
         """`check` compares every tile read with its checksum. Raises StoreError when `path` is not a store of this
         format; a shard that can't be opened is warned about and left out (see `problems`)."""
-        store = cls(Path(path), Manifest.load(Path(path)), check=check)
-        for problem in store.problems:
+        store = cls.quietly(path, check=check)
+        for problem in store.problems.values():
             warnings.warn(f"left out of the store: {problem}", stacklevel=2)
         return store
+
+    @classmethod
+    def quietly(cls, path: Path | str, *, check: bool = False) -> Store:
+        """`open` for callers that look at `problems` (shard name -> error) themselves."""
+        return cls(Path(path), Manifest.load(Path(path)), check=check)
 
     def __len__(self) -> int:
         return len(self._catalog)
@@ -111,7 +117,20 @@ class Store(Mapping[str, StoredSample]):
         entry = self._catalog.entries[row]
         shard = self._files[int(self._catalog.shards[row])]
         seal = shard.seal(int(entry["seal_offset"]), int(entry["seal_bytes"]))
-        return StoredSample(seal, shard, self._codec, self.manifest.row_shape, self.manifest.dtype, check=self.check)
+        return StoredSample(seal, shard, self.manifest, self._codec, check=self.check)
+
+    def salvage(self, shard: ShardFile) -> Iterator[StoredSample]:
+        """The samples found in a shard that can't be listed; their tiles are checked as they are read."""
+        for seal in find_seals(shard):
+            yield StoredSample(seal, shard, self.manifest, self._codec, check=True)
+
+    def id_at(self, row: int) -> str:
+        return self._catalog.sample_id(row)
+
+    def place(self, row: int) -> tuple[str, int]:
+        """(shard name, offset of the seal) of the sample at place `row`."""
+        shard = self._files[int(self._catalog.shards[row])]
+        return shard.path.name, int(self._catalog.entries["seal_offset"][row])
 
     def _row(self, sample_id: str) -> int:
         row = self._catalog.find(sample_id)
@@ -124,14 +143,13 @@ class Store(Mapping[str, StoredSample]):
         return row
 
     def _list(self) -> Catalog:
-        rejects = read_rejects(self.path)
-        lost = {reject.shard for reject in rejects if reject.seal_offset is None}
+        lost = {reject.shard for reject in self.rejects if reject.seal_offset is None}
         listings: dict[int, Listing] = {}
         for index, file in enumerate(self._files):
             if file.path.name not in lost:
                 self._try_listing(file, index, listings)
         catalog = Catalog.join(
-            [(index, *_counted(listing, self._files[index], rejects)) for index, listing in listings.items()]
+            [(index, *_counted(listing, self._files[index], self.rejects)) for index, listing in listings.items()]
         )
         self.shards = [ShardState.of(self._files[i], listing, catalog, i) for i, listing in listings.items()]
         return catalog
@@ -140,8 +158,7 @@ class Store(Mapping[str, StoredSample]):
         try:
             listings[index] = file.listing(self.manifest.fingerprint())
         except StoreError as error:
-            self.problems.append(error)
-            self.unreadable.append(file.path.name)
+            self.problems[file.path.name] = error
 
 
 def _counted(listing: Listing, file: ShardFile, rejects: list[Reject]) -> tuple[np.ndarray, bytes]:

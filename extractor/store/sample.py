@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 
 import ml_dtypes
 import numpy as np
 
 from extractor.errors import CorruptError, UsageError
+from extractor.manifest import Manifest
 from extractor.record import Seal, checksum
 from extractor.store.codec import Codec, Raw
 from extractor.store.shard_file import ShardFile
@@ -18,16 +20,19 @@ DTYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat
 class StoredSample:
     """token_ids int32 [T]; loss_mask uint8 [T]; stats STATS [L] (saturated, inf, nan, max_abs of each layer)."""
 
-    def __init__(
-        self, seal: Seal, shard: ShardFile, codec: Codec, row_shape: tuple[int, int], dtype: str, *, check: bool
-    ) -> None:
+    def __init__(self, seal: Seal, shard: ShardFile, manifest: Manifest, codec: Codec, *, check: bool) -> None:
         self.seal = seal
         self.sample_id = seal.sample_id
         self.token_ids = seal.token_ids
         self.loss_mask = seal.loss_mask
         self.stats = seal.stats
+        self.layer_ids = manifest.layer_ids
         self._shard, self._codec, self._check = shard, codec, check
-        self._row_shape, self._dtype = row_shape, DTYPES[dtype]
+        self._row_shape, self._dtype = manifest.row_shape, DTYPES[manifest.dtype]
+
+    @property
+    def shard_name(self) -> str:
+        return self._shard.path.name
 
     def __len__(self) -> int:
         """Number of tokens."""
@@ -58,6 +63,13 @@ class StoredSample:
             first, count = int(tile["position"]), int(tile["rows"])
             begin, end = max(start, first), min(stop, first + count)
             self._copy_tile(tile, target[begin - start : end - start].reshape(-1), begin - first)
+
+    def stored_tiles(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(TILE [], its stored bytes uint8 [n]) one after the other, for copying into another shard."""
+        for tile in self.seal.tiles:
+            stored = np.empty(int(tile["stored_bytes"]), np.uint8)
+            self._read_tile(tile, stored)
+            yield tile, stored
 
     def _copy_tile(self, tile: np.ndarray, out: np.ndarray, skip: int) -> None:
         """Rows of one tile from row `skip` of it on -> out uint8 [n]."""

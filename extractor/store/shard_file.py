@@ -45,7 +45,7 @@ class ShardFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.file = path / DATA_FILE
-        self._page_bytes = 0
+        self.page_bytes = 0  # known once listed
         self._fd: int | None = None
         self._guard = threading.Lock()
 
@@ -62,12 +62,12 @@ class ShardFile:
                 with txn.cursor(tables[b"index"]) as cursor:
                     blocks = [decode_index(value, str(self.file)) for value in cursor.iternext(keys=False)]
                 pages = sum(int(txn.stat(tables[name])["overflow_pages"]) for name in (b"tiles", b"seals"))
-            self._page_bytes = int(env.stat()["psize"])
-            data_bytes = (int(env.info()["last_pgno"]) + 1) * self._page_bytes
+            self.page_bytes = int(env.stat()["psize"])
+            data_bytes = (int(env.info()["last_pgno"]) + 1) * self.page_bytes
         entries = np.concatenate([np.empty(0, ENTRY), *(block[0] for block in blocks)])
         ids = b"".join(block[1] for block in blocks)
         self._descriptor()  # so that the file stays readable should `compact` replace it
-        return Listing(about, entries, ids, self._page_bytes, data_bytes, pages)
+        return Listing(about, entries, ids, self.page_bytes, data_bytes, pages)
 
     def seal(self, offset: int, size: int) -> Seal:
         """The seal at `offset`. Raises CorruptError when it is not whole."""
@@ -80,8 +80,8 @@ class ShardFile:
         header = bytearray(PAGE_HEADER.size)
         self._read([header, out.data], offset - PAGE_HEADER.size, out.size + PAGE_HEADER.size)
         number, _, flags, pages = PAGE_HEADER.unpack(header)
-        place = number * self._page_bytes + PAGE_HEADER.size
-        if place != offset or flags != OVERFLOW or pages < pages_of(out.size, self._page_bytes):
+        place = number * self.page_bytes + PAGE_HEADER.size
+        if place != offset or flags != OVERFLOW or pages < pages_of(out.size, self.page_bytes):
             raise CorruptError(
                 f"byte {offset} of {self.file} does not hold a value of {out.size:,} bytes; the file is damaged or was "
                 "rewritten by another tool; run `extractor verify`"

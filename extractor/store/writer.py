@@ -19,6 +19,7 @@ from extractor.store.lane import Lane, LaneSample, StoredRows
 from extractor.store.lane_set import LaneSet
 from extractor.store.lock import WriterLock
 from extractor.store.options import WriterOptions, WriterReport
+from extractor.store.sample import StoredSample
 from extractor.store.shard import Shard
 from extractor.store.tiles import BufferPool, OpenTile
 
@@ -139,6 +140,17 @@ class ShardWriter:
         )
         del self._open[sample_id]
         self._lanes.finished(sample.lane)
+
+    def copy(self, sample: StoredSample) -> None:
+        """Store and seal a sample of another shard of the same store as it is, tile by tile."""
+        self._check_usable()
+        lane = self._lanes.assign()
+        target = LaneSample(sample.sample_id)
+        for tile, stored in sample.stored_tiles():
+            turn = self._pool.take()  # bounds what is on its way; the bytes have memory of their own
+            lane.write(target, StoredRows(int(tile["position"]), int(tile["rows"]), stored, turn))
+        lane.seal(target, sample.seal)
+        self._lanes.finished(lane)
 
     def flush(self) -> None:
         """Return once everything sealed so far survives a power cut."""

@@ -1,0 +1,31 @@
+"""`extractor compact`: give dead space in a store's shards back to the disk."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+HELP = "rewrite shards without the space of unsealed, discarded and rejected samples"
+EXAMPLE = "extractor compact out/store --min-dead 0.05"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("store", type=Path, help="store folder; no run may be writing to it")
+    parser.add_argument(
+        "--min-dead", type=float, default=0.05, metavar="SHARE", help="least dead share of a shard to rewrite it"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    from extractor.cli.store_tables import print_document
+    from extractor.compaction import compact
+
+    document = asdict(compact(args.store, min_dead_share=args.min_dead))
+    if args.json:
+        print(json.dumps(document, indent=2))
+    else:
+        print_document(document)
+    return 0

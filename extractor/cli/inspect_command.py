@@ -1,0 +1,83 @@
+"""`extractor inspect`: what a store or one of its samples holds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from extractor.store import Store, StoredSample
+
+HELP = "show what a store, or one sample of it, holds"
+EXAMPLE = "extractor inspect out/store A2-17 --json"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("store", type=Path, help="store folder")
+    parser.add_argument("sample_id", nargs="?", help="show this sample instead of the store")
+    parser.add_argument("--list", action="store_true", help="list every sample with its number of tokens")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 1 when a shard can't be opened."""
+    from extractor.cli.store_tables import print_document
+    from extractor.store import Store
+
+    store = Store.quietly(args.store)
+    if args.sample_id is not None:
+        document = sample_document(store[args.sample_id])
+    else:
+        document = store_document(store)
+    if args.list:
+        document["sample_list"] = [
+            {"sample_id": name, "num_tokens": int(tokens)} for name, tokens in zip(store, store.lengths, strict=True)
+        ]
+    if args.json:
+        print(json.dumps(document, indent=2))
+    else:
+        print_document(document)
+    return 1 if store.problems else 0
+
+
+def store_document(store: Store) -> dict[str, Any]:
+    """Everything `inspect STORE --json` prints; sizes in bytes."""
+    return {
+        "store": str(store.path),
+        "samples": len(store),
+        "tokens": int(store.lengths.sum()),
+        "stored_bytes": int(store.stored_bytes.sum()),
+        "raw_bytes": int(store.lengths.sum()) * store.manifest.row_bytes,
+        "file_bytes": sum(shard.file_bytes for shard in store.shards),
+        "dead_bytes": sum(shard.dead_bytes for shard in store.shards),
+        "problems": {name: str(error) for name, error in store.problems.items()},
+        "rejects": [asdict(reject) for reject in store.rejects],
+        "shards": [asdict(shard) for shard in store.shards],
+        "manifest": asdict(store.manifest),
+    }
+
+
+def sample_document(sample: StoredSample) -> dict[str, Any]:
+    """Everything `inspect STORE SAMPLE_ID --json` prints."""
+    names = ("saturated", "inf", "nan", "max_abs")
+    return {
+        "sample_id": sample.sample_id,
+        "num_tokens": len(sample),
+        "trained_tokens": int(sample.loss_mask.sum()),
+        "stored_bytes": sample.seal.stored_bytes,
+        "raw_bytes": len(sample) * sample.seal.row_bytes,
+        "shard": sample.shard_name,
+        "layers": [
+            {"layer_id": layer, **dict(zip(names, stats.tolist(), strict=True))}
+            for layer, stats in zip(sample.layer_ids, sample.stats, strict=True)
+        ],
+        "tiles": [
+            {"position": int(t["position"]), "rows": int(t["rows"]), "stored_bytes": int(t["stored_bytes"])}
+            for t in sample.seal.tiles
+        ],
+        "token_ids": sample.token_ids.tolist(),
+        "loss_mask": sample.loss_mask.tolist(),
+    }

@@ -1,0 +1,55 @@
+"""Documents about a store as tables for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_LONG = 8  # items of a plain list that are shown
+
+
+def print_document(document: dict[str, Any]) -> None:
+    """Scalars as one table, each list of objects as another, nested objects as a table of their own."""
+    console = Console()
+    plain = {name: value for name, value in document.items() if not _is_table(value) and not isinstance(value, dict)}
+    console.print(_pairs("", plain))
+    for name, value in document.items():
+        if isinstance(value, dict) and value:
+            console.print(_pairs(name, value))
+        elif _is_table(value):
+            console.print(_rows(name, value))
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+
+
+def _pairs(title: str, values: dict[str, Any]) -> Table:
+    table = Table(title=title or None, show_header=False, title_justify="left")
+    for name, value in values.items():
+        table.add_row(name, _text(name, value))
+    return table
+
+
+def _rows(title: str, rows: list[dict[str, Any]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in rows[0]:
+        table.add_column(name, justify="right" if isinstance(rows[0][name], int | float) else "left")
+    for row in rows:
+        table.add_row(*(_text(name, value) for name, value in row.items()))
+    return table
+
+
+def _text(name: str, value: object) -> str:
+    if name.endswith("_bytes") and isinstance(value, int):
+        return f"{value:,} ({value / 2**30:.2f} GiB)" if value >= 2**27 else f"{value:,}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        more = f", ... ({len(value):,})" if len(value) > _LONG else ""
+        return ", ".join(str(item) for item in value[:_LONG]) + more
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={item}" for key, item in value.items())
+    return "-" if value is None else str(value)

@@ -1,0 +1,124 @@
+"""Checks that a store's bytes are what was sealed: structure, every length, every checksum, every count."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from lmdb import verify as lmdb_verify
+
+from extractor.errors import ExtractorError
+from extractor.store import Store
+from extractor.store.layout import DATA_FILE
+from extractor.store.lock import live_writers
+from extractor.store.sample_check import check_sample
+
+QUICK_SAMPLES = 64  # whose tiles are read by a quick check
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something wrong. `sample_id` and `seal_offset` are None when it concerns the whole shard."""
+
+    shard: str
+    sample_id: str | None = None
+    seal_offset: int | None = None
+    message: str
+
+
+@dataclass(slots=True, kw_only=True)
+class IntegrityReport:
+    """What was looked at. `checked_bytes` are stored bytes that were read and compared with their checksums."""
+
+    samples: int = 0
+    tokens: int = 0
+    checked_samples: int = 0
+    checked_bytes: int = 0
+    seconds: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+
+def check_store(
+    path: Path | str, *, quick: bool = False, workers: int = 4, progress: Progress | None = None
+) -> IntegrityReport:
+    """Check every shard and sample of the store at `path`; `quick` reads the tiles of QUICK_SAMPLES samples only.
+
+    `progress(done, total)` is told stored bytes. Raises StoreError when `path` is no store at all; everything else that
+    is wrong is a finding.
+    """
+    start = time.perf_counter()
+    store = Store.quietly(path, check=True)
+    report = IntegrityReport(samples=len(store), tokens=int(store.lengths.sum()))
+    report.findings += [Finding(shard=name, message=str(error)) for name, error in store.problems.items()]
+    report.findings += _structure_findings(store)
+    _check_samples(store, _rows_to_read(len(store)) if quick else None, workers, report, progress or (lambda *_: None))
+    report.seconds = time.perf_counter() - start
+    return report
+
+
+def _structure_findings(store: Store) -> Iterator[Finding]:
+    """Walk each shard's tree without LMDB. Not while a run is writing: the tree changes under the walk."""
+    if live_writers(store.path):
+        return
+    for shard in store.shards:
+        try:
+            errors = lmdb_verify.verify(  # type: ignore[no-untyped-call]
+                str(store.path / shard.name / DATA_FILE), subdir=False
+            )
+        except lmdb_verify.VerifyError as error:
+            errors = [str(error)]
+        if errors:
+            more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
+            yield Finding(shard=shard.name, message=f"the tree of {shard.name} is damaged: {errors[0]}{more}")
+
+
+def _rows_to_read(count: int) -> set[int]:
+    """The same rows each time, so that a finding can be looked at again."""
+    return set(random.Random(0).sample(range(count), min(count, QUICK_SAMPLES)))
+
+
+def _check_samples(
+    store: Store, read_tiles: set[int] | None, workers: int, report: IntegrityReport, progress: Progress
+) -> None:
+    sizes = store.stored_bytes
+    total = int(sizes.sum()) if read_tiles is None else int(sizes[list(read_tiles)].sum())
+
+    def check(row: int) -> tuple[int, int]:
+        return row, check_sample(store, row, tiles=read_tiles is None or row in read_tiles)
+
+    with ThreadPoolExecutor(workers, "verify") as pool:
+        jobs = ((row, pool.submit(check, row)) for row in range(len(store)))
+        for row, job in _bounded(jobs, 4 * workers):
+            try:
+                report.checked_bytes += job.result()[1]
+                report.checked_samples += 1
+            except ExtractorError as error:
+                report.findings.append(_finding(store, row, error))
+            progress(report.checked_bytes, total)
+
+
+def _bounded(
+    jobs: Iterator[tuple[int, Future[tuple[int, int]]]], ahead: int
+) -> Iterator[tuple[int, Future[tuple[int, int]]]]:
+    """Start at most `ahead` jobs before the oldest are taken: a million queued futures would be gigabytes."""
+    running = {job: row for row, job in islice(jobs, ahead)}
+    while running:
+        done, _ = wait(running, return_when=FIRST_COMPLETED)
+        for job in done:
+            yield running.pop(job), job
+        running.update((job, row) for row, job in islice(jobs, len(done)))
+
+
+def _finding(store: Store, row: int, error: ExtractorError) -> Finding:
+    shard, offset = store.place(row)
+    return Finding(shard=shard, sample_id=store.id_at(row), seal_offset=offset, message=str(error))

@@ -1,0 +1,71 @@
+"""`verify --repair`: give up what is damaged, save what is not, so that the next run redoes exactly the rest."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from extractor.errors import CorruptError
+from extractor.integrity import IntegrityReport
+from extractor.store import ShardWriter, Store
+from extractor.store.lock import require_no_writers
+from extractor.store.rejects import Reject, add_rejects
+from extractor.store.sample import StoredSample
+from extractor.store.sample_check import check_lengths, check_values
+from extractor.store.shard_file import ShardFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """`redo`: ids whose seal was given up; `shards`: given up whole; `saved`: their samples that were copied out."""
+
+    redo: list[str]
+    shards: list[str]
+    saved: list[str]
+
+
+def repair(path: Path | str, report: IntegrityReport) -> Repair:
+    """Act on `check_store`'s findings. Nothing is deleted: damaged shards stay where they are, out of the store.
+
+    Raises StoreError while a run is writing.
+    """
+    path = Path(path)
+    require_no_writers(path, "a repair")
+    lost = sorted({f.shard for f in report.findings if f.seal_offset is None})
+    samples = [f for f in report.findings if f.seal_offset is not None and f.shard not in lost]
+    store = Store.quietly(path)
+    saved = _save(store, lost, {f.sample_id for f in samples})
+    rejects = [
+        Reject(shard=f.shard, seal_offset=f.seal_offset, sample_id=f.sample_id, reason=f.message) for f in samples
+    ]
+    reasons = {f.shard: f.message for f in report.findings if f.seal_offset is None}
+    rejects += [Reject(shard=name, reason=reasons[name]) for name in lost]
+    add_rejects(path, rejects)
+    return Repair(redo=sorted({str(f.sample_id) for f in samples}), shards=lost, saved=saved)
+
+
+def _save(store: Store, lost: list[str], broken: set[str | None]) -> list[str]:
+    """Copy the whole samples of lost shards into new shards; the newest copy of each that is in no good shard."""
+    elsewhere = {store.id_at(row) for row in range(len(store)) if store.place(row)[0] not in lost} - broken
+    found = {s.sample_id: s for name in lost for s in _salvaged(store, name) if s.sample_id not in elsewhere}
+    if found:
+        with ShardWriter(store.path, run_id=f"repair-{time.time_ns()}", writer=os.getpid()) as writer:
+            for sample in found.values():
+                writer.copy(sample)
+    return sorted(found)
+
+
+def _salvaged(store: Store, shard_name: str) -> Iterator[StoredSample]:
+    shard = ShardFile(store.path / shard_name)
+    if not shard.file.is_file():
+        return
+    for sample in store.salvage(shard):
+        try:
+            check_lengths(sample, store.manifest)
+            check_values(sample, store.manifest)
+        except CorruptError:
+            continue
+        yield sample
