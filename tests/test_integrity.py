@@ -224,3 +224,19 @@ def test_inspect_shows_store_and_sample(path, samples, capsys):
     assert "nearest: 's" in capsys.readouterr().err
     assert run("inspect", path / "nothing") == 1
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_verify_compares_with_the_reference_it_is_given(path, monkeypatch, capsys):
+    from extractor import verify
+    from extractor.fidelity import LayerError, Worst
+
+    def fake(store, model, count, **_):
+        beyond = int(model.name == "wrong")
+        layers = [LayerError(layer_id=2, elements=9, beyond_tolerance=beyond, worst=Worst(sample_id="s3", channel=7))]
+        return verify.ReferenceReport(samples=list(store)[:count], layers=layers)
+
+    monkeypatch.setattr(verify, "verify_reference", fake)
+    assert run("verify", path, "--reference", "right", "--samples", "2", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["reference"]["samples"] == ["s0", "s1"]
+    assert run("verify", path, "--reference", "wrong") == 1
+    assert "channel=7" in capsys.readouterr().out

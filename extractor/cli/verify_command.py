@@ -1,4 +1,4 @@
-"""`extractor verify`: whether a store's bytes are what was sealed."""
+"""`extractor verify`: whether a store's bytes are what was sealed, and what an independent engine computes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from extractor.integrity import IntegrityReport
 
-HELP = "check a store's structure, lengths, checksums and counts"
-EXAMPLE = "extractor verify out/store --quick"
+HELP = "check a store's structure, lengths, checksums and counts, and its values against a reference"
+EXAMPLE = "extractor verify out/store --reference models/SmolLM2-135M-Instruct --samples 4"
 _REJECTS = 3
 _SHOWN = 20
 
@@ -23,29 +23,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="structure and lengths, and the tiles of 64 samples")
     parser.add_argument("--repair", action="store_true", help="give up what is damaged; the next extract redoes it")
     parser.add_argument("--workers", type=int, default=4, help="threads that read and check (default 4)")
+    parser.add_argument("--reference", type=Path, metavar="MODEL", help="recompute samples with this model folder")
+    parser.add_argument("--samples", type=int, default=4, metavar="K", help="how many to recompute (default 4)")
+    parser.add_argument("--trust-remote-code", action="store_true", help="let the model folder's own code run")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 sound; 1 damaged; 3 damaged and repaired: samples are left to redo."""
+    """0 sound; 1 damaged, or beyond the reference's tolerance; 3 damaged and repaired: samples are left to redo."""
+    report, document = _check(args)
+    code = 0 if report.ok else 1
+    if args.repair and not report.ok:
+        document["repair"] = _repair(args.store, report)
+        code = _REJECTS
+    if args.reference is not None:
+        document["reference"] = _reference(args)
+        document["ok"] = document["ok"] and document["reference"]["ok"]
+        code = code if document["reference"]["ok"] else 1
+    _print(document, as_json=args.json)
+    return code
+
+
+def _check(args: argparse.Namespace) -> tuple[IntegrityReport, dict[str, Any]]:
     from extractor.cli.byte_progress import ByteProgress
     from extractor.integrity import check_store
 
     with ByteProgress("verify") as progress:
         report = check_store(args.store, quick=args.quick, workers=args.workers, progress=progress.update)
-    document: dict[str, Any] = {"ok": report.ok, **asdict(report)}
-    if args.repair and not report.ok:
-        document["repair"] = _repair(args.store, report)
-    _print(document, as_json=args.json)
-    if report.ok:
-        return 0
-    return _REJECTS if args.repair else 1
+    return report, {"ok": report.ok, **asdict(report)}
 
 
 def _repair(store: Path, report: IntegrityReport) -> dict[str, Any]:
     from extractor.repair import repair
 
     return asdict(repair(store, report))
+
+
+def _reference(args: argparse.Namespace) -> dict[str, Any]:
+    from extractor.store import Store
+    from extractor.verify import verify_reference
+
+    def tell(done: int, total: int) -> None:
+        print(f"verify: {done} of {total} samples recomputed", file=sys.stderr)
+
+    store = Store.quietly(args.store)
+    found = verify_reference(store, args.reference, args.samples, trust_remote_code=args.trust_remote_code, report=tell)
+    return found.as_json()
 
 
 def _print(document: dict[str, Any], *, as_json: bool) -> None:
@@ -59,4 +82,7 @@ def _print(document: dict[str, Any], *, as_json: bool) -> None:
         print(f"{finding['shard']}: {finding['message']}", file=sys.stderr)
     if len(findings) > _SHOWN:
         print(f"... and {len(findings) - _SHOWN} more; --json lists all", file=sys.stderr)
+    reference = document.pop("reference", None)
     print_document({**document, "findings": len(findings)})
+    if reference is not None:
+        print_document({f"reference_{name}": value for name, value in reference.items()})
