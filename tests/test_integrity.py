@@ -239,4 +239,4 @@ def test_verify_compares_with_the_reference_it_is_given(path, monkeypatch, capsy
     assert run("verify", path, "--reference", "right", "--samples", "2", "--json") == 0
     assert json.loads(capsys.readouterr().out)["reference"]["samples"] == ["s0", "s1"]
     assert run("verify", path, "--reference", "wrong") == 1
-    assert "channel=7" in capsys.readouterr().out
+    assert "sample 's3' token 0 channel 7" in capsys.readouterr().out

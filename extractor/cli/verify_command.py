@@ -85,4 +85,19 @@ def _print(document: dict[str, Any], *, as_json: bool) -> None:
     reference = document.pop("reference", None)
     print_document({**document, "findings": len(findings)})
     if reference is not None:
-        print_document({f"reference_{name}": value for name, value in reference.items()})
+        _print_reference(reference)
+
+
+def _print_reference(reference: dict[str, Any]) -> None:
+    from extractor.cli.store_tables import print_document
+
+    layers = [{name: value for name, value in layer.items() if name != "worst"} for layer in reference["layers"]]
+    print_document({"within tolerance": reference["ok"], "samples": reference["samples"], "layers": layers})
+    for layer in reference["layers"]:
+        worst = layer["worst"]
+        if worst is not None:
+            print(
+                f"layer {layer['layer_id']}: worst at sample {worst['sample_id']!r} token {worst['token']} channel "
+                f"{worst['channel']}: stored {worst['stored']:g}, reference {worst['reference']:g}, "
+                f"allowed difference {worst['tolerance']:g}"
+            )
