@@ -82,9 +82,10 @@ class Manifest:
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
 
     @classmethod
-    def load(cls, store: Path) -> Manifest:
-        """Read `store/manifest.json`. Raises StoreError when it is missing, damaged or of a newer format."""
-        file = store / NAME
+    def load(cls, store: Path, name: str = NAME) -> Manifest:
+        """Read `store/manifest.json`. Raises StoreError when it is missing, damaged or of a newer format. `name` is
+        another one only for a store that is being removed."""
+        file = store / name
         try:
             raw = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from extractor.budget.geometry import geometry
+from extractor.budget.codec_ratio import CodecRatio, codec_ratio
+from extractor.budget.geometry import Geometry, geometry
 from extractor.budget.rates import Rate, parse_baseline, parse_rate
 from extractor.budget.report import Plan
-from extractor.budget.room import RoomReport
-from extractor.budget.rows import Price, cap_rows, histogram, scenario_rows, source_rows, total_row
+from extractor.budget.room import Job, RoomReport, room_report
+from extractor.budget.rows import Price, ScenarioRow, cap_rows, histogram, scenario_rows, source_rows, total_row
+from extractor.budget.run_records import rate_like
 from extractor.budget.scenarios import Choice, Corpus, find_source, heavy_sources, scenarios
 from extractor.budget.sources import find_sources, read_sources
-from extractor.budget.verdict import judge
-from extractor.disk import disk_space
+from extractor.budget.stores import Nearby, nearby_stores
 from extractor.errors import UsageError
 
 CAPS = (4096, 8192, 12288, 16384)
@@ -23,7 +24,9 @@ SHOWN_CAP = 8192  # of the scenarios when no cap is chosen: what `prepare` caps 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanConfig:
-    """Options of `plan`. `max_length` and `caps` are in tokens; without `max_length` samples stay whole."""
+    """Options of `plan`. `max_length` and `caps` are in tokens; without `max_length` samples stay whole. `like` is a
+    store whose runs give the rate and whose codec gives its ratio; `look` are folders to search for existing stores
+    (none: the filesystem of `out`)."""
 
     data: tuple[Path, ...]
     model: Path | None = None
@@ -38,7 +41,10 @@ class PlanConfig:
     seed: int = 0
     baseline: str | None = None
     rate: str | None = None
+    like: Path | None = None
+    codec: str = "none"
     out: Path | None = None
+    look: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         for option, cap in [("--max-length", self.max_length), *(("--caps", cap) for cap in self.caps)]:
@@ -55,34 +61,38 @@ class PlanConfig:
 
 def plan(config: PlanConfig) -> Plan:
     """Read the lengths, apply the choices, price them. Raises UsageError, InputError or StoreError."""
-    sizes = geometry(config.model, config.hidden_size, config.num_layers, config.layers, config.last)
+    sizes = geometry(config.model, config.hidden_size, config.num_layers, config.layers, config.last, config.like)
     rate = _rate(config)
+    nearby = nearby_stores(config.out, config.look)
+    ratio = codec_ratio(config.like, nearby.stores, sizes)
     tally = read_sources(find_sources(config.data))
     corpus = tally.lengths()
     chosen = _choice(config, corpus)
-    price = Price(bytes_per_token=sizes.bytes_per_token, rate=rate, codec_ratio=None)
+    price = Price(bytes_per_token=sizes.bytes_per_token, rate=rate, codec_ratio=ratio.ratio if ratio else None)
     rows = scenario_rows(corpus, scenarios(chosen, heavy_sources(corpus), SHOWN_CAP), chosen, price)
     return Plan(
         geometry=sizes,
         rate=rate,
-        codec_ratio=None,
+        codec_ratio=ratio,
         sources=tuple(source_rows(corpus, price)),
         total=total_row(corpus, price),
         caps=tuple(cap_rows(replace(chosen, cap=None).apply(corpus), config.caps, config.max_length, price)),
         scenarios=tuple(rows),
         seed=config.seed,
         histogram=tuple(histogram(chosen.apply(corpus))),
-        room=_room(config, next(row.size_bytes for row in rows if row.chosen)),
+        room=_room(config, next(row for row in rows if row.chosen), nearby, sizes),
         rejected_records=tally.rejected,
         rejects=tuple(tally.rejects),
-        notes=(),
+        notes=tuple(_notes(config, ratio)),
     )
 
 
 def _rate(config: PlanConfig) -> Rate | None:
     if config.baseline:
         return parse_baseline(config.baseline)
-    return parse_rate(config.rate) if config.rate else None
+    if config.rate:
+        return parse_rate(config.rate)
+    return rate_like(config.like) if config.like else None
 
 
 def _choice(config: PlanConfig, corpus: Corpus) -> Choice:
@@ -97,9 +107,18 @@ def _choice(config: PlanConfig, corpus: Corpus) -> Choice:
     return Choice(drop=drop, take=take, cap=config.max_length, seed=config.seed)
 
 
-def _room(config: PlanConfig, need_bytes: int) -> RoomReport | None:
+def _room(config: PlanConfig, chosen: ScenarioRow, nearby: Nearby, sizes: Geometry) -> RoomReport | None:
     if config.out is None:
         return None
-    space = disk_space(config.out)
-    verdict = judge(need_bytes, space.free_bytes, [])
-    return RoomReport(out=config.out, space=space, stored_tokens=0, verdict=verdict)
+    coded = chosen.coded_bytes if config.codec != "none" else None
+    size = chosen.size_bytes if coded is None else coded
+    job = Job(samples=chosen.samples, tokens=chosen.tokens, size_bytes=size)
+    return room_report(config.out, job, nearby, sizes)
+
+
+def _notes(config: PlanConfig, ratio: CodecRatio | None) -> Iterator[str]:
+    if config.codec != "none" and ratio is None:
+        yield (
+            f"no store with codec {config.codec} was found to measure its ratio, so the disk is judged by the size "
+            "without a codec; name such a store with --like"
+        )

@@ -251,6 +251,7 @@ def room(monkeypatch, available: int) -> None:
 def test_a_job_that_does_not_fit_exits_with_3(dataset, monkeypatch, capsys):
     room(monkeypatch, 1000)
     arguments = ["plan", str(dataset), "--hidden-size", "4", "--num-layers", "8", "--out", str(dataset / "store")]
+    arguments += ["--look", str(dataset)]
     assert main([*arguments, "--json"]) == 3
     verdict = json.loads(capsys.readouterr().out)["room"]["verdict"]
     assert verdict["verdict"] == "does not fit"
@@ -264,5 +265,6 @@ def test_a_job_that_does_not_fit_exits_with_3(dataset, monkeypatch, capsys):
 def test_a_job_that_fits_exits_with_0(dataset, monkeypatch, capsys):
     room(monkeypatch, 10**8)
     out = str(dataset / "store")
-    assert main(["plan", str(dataset), "--hidden-size", "4", "--num-layers", "8", "--out", out]) == 0
+    arguments = ["plan", str(dataset), "--hidden-size", "4", "--num-layers", "8", "--look", str(dataset)]
+    assert main([*arguments, "--out", out]) == 0
     assert "verdict: fits" in capsys.readouterr().out

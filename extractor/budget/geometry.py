@@ -7,6 +7,7 @@ from pathlib import Path
 
 from extractor.errors import UsageError
 from extractor.layers import resolve_layers
+from extractor.manifest import Manifest
 from extractor.model_info import ModelInfo
 
 BYTES_PER_VALUE = 2  # float16 and bfloat16 alike
@@ -33,16 +34,27 @@ class Geometry:
         )
 
 
-def geometry(model: Path | None, hidden_size: int | None, num_layers: int | None, layers: str, last: bool) -> Geometry:
-    """Sizes from a model folder or from the two numbers. Raises UsageError when neither or both are given."""
+def geometry(
+    model: Path | None,
+    hidden_size: int | None,
+    num_layers: int | None,
+    layers: str,
+    last: bool,
+    like: Path | None = None,
+) -> Geometry:
+    """Sizes from a model folder, from the two numbers, or from the store `like`. Raises UsageError when none or two of
+    them are given, InputError or StoreError when they can't be read."""
     if model is not None:
         if hidden_size is not None or num_layers is not None:
             raise UsageError("--model already says the sizes; leave out --hidden-size and --num-layers")
         info = ModelInfo.from_dir(model)
         hidden_size, num_layers = info.hidden_size, info.num_layers
+    elif like is not None and hidden_size is None and num_layers is None:
+        manifest = Manifest.load(like)
+        hidden_size, num_layers = manifest.hidden_size, manifest.num_layers
     if hidden_size is None or num_layers is None:
         raise UsageError(
-            "the model's sizes are not known; give --model DIR, or both --hidden-size and --num-layers "
+            "the model's sizes are not known; give --model DIR, --like STORE, or both --hidden-size and --num-layers "
             "(Kimi-K2.5: --hidden-size 7168 --num-layers 61)"
         )
     for option, value in (("--hidden-size", hidden_size), ("--num-layers", num_layers)):

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from extractor.budget.codec_ratio import CodecRatio
 from extractor.budget.geometry import Geometry
 from extractor.budget.rates import Rate
-from extractor.budget.room import CodecRatio, RoomReport
+from extractor.budget.room import RoomReport
 from extractor.budget.rows import Bin, CapRow, ScenarioRow, SourceRow
 from extractor.budget.tally import Reject
 from extractor.budget.verdict import DOES_NOT_FIT

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
 from rich.text import Text
 
-from extractor.budget.room import RoomReport
+from extractor.budget.room import RoomReport, StoreRow
 from extractor.budget.units import gib
 from extractor.budget.verdict import DOES_NOT_FIT, FITS
 
 
 def room_lines(room: RoomReport) -> Iterator[RenderableType]:
     yield Text(f"disk at {room.out}: {_space(room)}")
-    yield Text(f"needs {gib(room.verdict.need_bytes)}{_resume(room)}")
+    if room.stores:
+        yield ""
+        yield _stores(room)
+        yield ""
+    if not room.searched_all:
+        yield Text("not every folder was searched for stores; name where they lie with --look DIR")
+    yield Text(f"needs {gib(room.verdict.need_bytes)}, seals and rounding included{_resume(room)}")
     yield Text(verdict_line(room), style="bold green" if room.verdict.verdict == FITS else "bold red")
 
 
@@ -23,8 +31,12 @@ def verdict_line(room: RoomReport) -> str:
     if verdict.verdict == FITS:
         return f"verdict: fits, {gib(verdict.free_bytes - verdict.need_bytes)} to spare"
     if verdict.verdict == DOES_NOT_FIT:
-        return f"verdict: does not fit by {gib(verdict.short_bytes)} ({verdict.short_bytes:,} bytes)"
-    return f"verdict: fits after removing {', '.join(verdict.remove)} (see `extractor remove`)"
+        return f"verdict: does not fit by {gib(verdict.short_bytes)} ({verdict.short_bytes:,} bytes){_even_after(room)}"
+    return f"verdict: fits after removing {', '.join(verdict.remove)} (extractor remove STORE)"
+
+
+def _even_after(room: RoomReport) -> str:
+    return ", even with every superseded store removed" if any(row.can_go for row in room.stores) else ""
 
 
 def _space(room: RoomReport) -> str:
@@ -38,4 +50,33 @@ def _space(room: RoomReport) -> str:
 
 
 def _resume(room: RoomReport) -> str:
-    return f"; the store there already holds {room.stored_tokens:,} tokens of the job" if room.stored_tokens else ""
+    if not room.stored_tokens:
+        return ""
+    return f"; the store there already holds {room.stored_samples:,} samples, {room.stored_tokens:,} tokens of the job"
+
+
+def _stores(room: RoomReport) -> Table:
+    table = Table(title="Stores on the same filesystem", title_justify="left", box=None, pad_edge=False)
+    for column, justify in (
+        ("store", "left"),
+        ("model", "left"),
+        ("samples", "right"),
+        ("on disk", "right"),
+        ("removing frees", "right"),
+        ("written", "left"),
+        ("", "left"),
+    ):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for row in room.stores:
+        sizes = (f"{row.samples:,}", gib(row.disk_bytes), gib(row.freed_bytes))
+        table.add_row(escape(str(row.path)), escape(row.model), *sizes, row.written, escape(_remark(row)))
+    return table
+
+
+def _remark(row: StoreRow) -> str:
+    parts = [
+        f"superseded ({row.superseded})" if row.superseded else "",
+        f"in use by {row.in_use}" if row.in_use else "",
+    ]
+    parts += [row.problem] if row.problem and row.problem not in row.superseded else []
+    return "; ".join(part for part in parts if part)

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_model(parser)
     _add_choices(parser)
     _add_rates(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where the store will lie: check that it fits")
+    _add_disk(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
 
 
@@ -62,6 +62,23 @@ def _add_rates(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how fast it goes")
     group.add_argument("--baseline", metavar="TOKENS/HOURS", help="what a past run did, such as 23.1M/19")
     group.add_argument("--rate", metavar="TOKENS_PER_S", help="tokens per second, such as 338 or 30k")
+    group.add_argument("--like", type=Path, metavar="STORE", help="as fast, and as compressible, as this store's runs")
+
+
+def _add_disk(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("whether it fits")
+    group.add_argument("--out", type=Path, metavar="DIR", help="where the store will lie")
+    group.add_argument(
+        "--codec", choices=("none", "shuffle-zstd"), default="none", help="codec of the store (default none)"
+    )
+    group.add_argument(
+        "--look",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="where to look for existing stores (default: the filesystem of --out); repeatable",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,7 +98,10 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         baseline=args.baseline,
         rate=args.rate,
+        like=args.like,
+        codec=args.codec,
         out=args.out,
+        look=tuple(args.look),
     )
     result = plan(config)
     _show(result, args.json)
