@@ -27,7 +27,8 @@ def split(chunks: Sequence[Chunk], slot_rows: int) -> Iterator[list[Chunk]]:
         done = 0
         while done < chunk.count:
             count = min(room, chunk.count - done)
-            parts.append(Chunk(chunk.sample_id, chunk.position + done, chunk.row + done, count))
+            whole = count == chunk.count
+            parts.append(chunk if whole else Chunk(chunk.sample_id, chunk.position + done, chunk.row + done, count))
             done += count
             room -= count
             if not room:
