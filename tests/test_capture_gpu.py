@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from ring_cases import HIDDEN, LAYERS, Recorder, Step, assert_written, layer_tensors
 
 from extractor.capture import Capture, Chunk
 from extractor.errors import EngineError
-from ring_cases import HIDDEN, LAYERS, Recorder, Step, assert_written, layer_tensors
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")]
 
