@@ -82,10 +82,20 @@ def test_a_slot_that_still_holds_the_last_sample_is_found() -> None:
     first, second = tokens(40, 1), tokens(40, 2)
     old, new = states(first, 1), states(second, 2)
     new[10:30, 1] = old[10:30, 1]  # one layer, not all rows
-    assert feed(detectors, "a", first, old) == []
+    assert feed(detectors, "a", first, old, position=300) == []
     found = feed(detectors, "b", second, new)
     assert places(found) == [("repeated", "b", 10, 30, 20)]
-    assert "sample 'a', token 10" in found[0].detail
+    assert "sample 'a', token 310" in found[0].detail
+
+
+def test_constant_and_stale_rows_in_one_chunk_are_told_apart() -> None:
+    detectors = Detectors(LAYER_IDS)
+    first, second = tokens(40, 1), tokens(40, 2)
+    old, new = states(first, 1), states(second, 2)
+    new[3:8, 0] = 0.0
+    new[20, 0] = old[20, 0]
+    feed(detectors, "a", first, old)
+    assert places(feed(detectors, "b", second, new)) == [("constant", "b", 3, 2, 5), ("repeated", "b", 20, 2, 1)]
 
 
 def test_a_stale_row_is_found_at_another_position_and_in_the_same_sample() -> None:
@@ -171,12 +181,32 @@ def test_a_jump_in_one_layer_is_found_and_the_next_sample_is_well(dtype, scale, 
 def test_a_sample_computed_twice_counts_once() -> None:
     """Preempted in the middle: what was seen before the restart must not move the sample's magnitude."""
     detectors = Detectors(LAYER_IDS)
-    ids = tokens(30)
-    feed(detectors, "a", ids, states(ids))
+    ids = tokens(300)
+    rows = states(ids, dtype=ml_dtypes.bfloat16)
+    feed(detectors, "a", ids[:30], rows[:30])
     detectors.finish("a")
-    feed(detectors, "b", ids[:20], states(ids[:20], scale=1e-4))
-    feed(detectors, "b", ids, states(ids))
+    feed(detectors, "b", ids[:270], (rows[:270] * 1e-4).astype(rows.dtype))
+    feed(detectors, "b", ids[:30], rows[:30])
     assert detectors.finish("b") == []
+
+
+def test_all_chunks_of_a_sample_count() -> None:
+    detectors = Detectors(LAYER_IDS)
+    ids = tokens(300)
+    rows = states(ids, dtype=ml_dtypes.bfloat16)
+    feed(detectors, "a", ids[:30], rows[:30])
+    detectors.finish("a")
+    feed(detectors, "b", ids[:270], (rows[:270] * 1e-4).astype(rows.dtype))
+    feed(detectors, "b", ids[270:], rows[270:], position=270)
+    assert places(detectors.finish("b")) == [("jump", "b", 0, layer_id, 300) for layer_id in LAYER_IDS]
+
+
+def test_a_lone_outlier_does_not_make_the_next_sample_one() -> None:
+    detectors = Detectors(LAYER_IDS)
+    for number, scale in enumerate([1.0, 1.0, 2.0**25, 1.0, 1.0]):
+        ids = tokens(30, number)
+        feed(detectors, f"s{number}", ids, states(ids, number, ml_dtypes.bfloat16, scale))
+        assert len(detectors.finish(f"s{number}")) == (3 if number == 2 else 0)
 
 
 def test_finish_of_an_unseen_sample_is_quiet() -> None:

@@ -7,6 +7,7 @@ import mmap
 import os
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -88,9 +89,20 @@ def test_the_bound_of_a_container_counts(monkeypatch) -> None:
         HostMemory(PAGE, 2)
 
 
-def test_touching_near_a_device_leaves_the_callers_processors_alone() -> None:
+def test_touching_near_a_device_leaves_the_callers_processors_alone(monkeypatch) -> None:
+    """Threads that touch are bound; the engine's thread, which asks for the memory, is not."""
     before = os.sched_getaffinity(0)
-    HostMemory(PAGE, 20, cpus={min(before)})
+    bound: list[tuple[threading.Thread, set[int]]] = []
+
+    def bind(thread: int, cpus: set[int], really=os.sched_setaffinity) -> None:
+        really(thread, cpus)
+        bound.append((threading.current_thread(), os.sched_getaffinity(0)))
+
+    monkeypatch.setattr(os, "sched_setaffinity", bind)
+    near = {min(before)}
+    HostMemory(PAGE, 20, cpus=near)
+    assert bound
+    assert all(cpus == near and thread is not threading.main_thread() for thread, cpus in bound)
     assert os.sched_getaffinity(0) == before
 
 
