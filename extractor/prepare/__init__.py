@@ -1,0 +1,21 @@
+"""Merge, shuffle, tokenize: records of many shapes become one samples file whose ids are what the model will see.
+
+Files, in the order in which a record meets them:
+
+    options    what the user asked for                    recipe     a YAML file that names and weighs sources
+    sources    paths -> named, sorted source files        containers recognise a file, stream its records
+    jsontext   records of JSONL and JSON text             tables     records of Parquet and Arrow
+    shapes     a record -> conversation, ids or raw text  messages   one message -> canonical message
+    toolcalls  tool calls and their results               thinking   thinking written inside the text
+    template   what a chat template can express           turns      conversation -> rendered samples
+    answers    an answer's prompt, text and parts         marks      where its fields went in the rendered text
+    tokens     text runs -> checked ids                   idrecords  checks and parts of records that carry ids
+    work       one chunk of records -> spilled samples    spill      buckets of samples on disk, in shuffle order
+    merge      buckets -> samples.parquet                 report     what happened to every record
+    run        the whole command                          show       samples for the eye
+"""
+
+from extractor.prepare.options import PrepareOptions
+from extractor.prepare.run import prepare
+
+__all__ = ["PrepareOptions", "prepare"]
