@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from extractor.budget.calibration import Calibration, Extract, calibrate
 from extractor.budget.codec_ratio import CodecRatio, codec_ratio
 from extractor.budget.geometry import Geometry, geometry
 from extractor.budget.rates import Rate, parse_baseline, parse_rate
@@ -14,7 +15,7 @@ from extractor.budget.room import Job, RoomReport, room_report
 from extractor.budget.rows import Price, ScenarioRow, cap_rows, histogram, scenario_rows, source_rows, total_row
 from extractor.budget.run_records import rate_like
 from extractor.budget.scenarios import Choice, Corpus, find_source, heavy_sources, scenarios
-from extractor.budget.sources import find_sources, read_sources
+from extractor.budget.sources import find_sources, read_sources, samples_files
 from extractor.budget.stores import Nearby, nearby_stores
 from extractor.errors import UsageError
 
@@ -41,6 +42,10 @@ class PlanConfig:
     seed: int = 0
     baseline: str | None = None
     rate: str | None = None
+    calibrate: int | None = None
+    repeats: int = 3
+    engine: str = "vllm"
+    tp: int = 1
     like: Path | None = None
     codec: str = "none"
     out: Path | None = None
@@ -55,19 +60,29 @@ class PlanConfig:
                 raise UsageError(f"--take {source}={count}; at least 1 sample can be taken; use --drop to take none")
         if self.seed < 0:
             raise UsageError(f"--seed is {self.seed}; it must be 0 or more")
-        if self.baseline and self.rate:
-            raise UsageError("--baseline and --rate both say how fast it goes; give one of them")
+        given = [f"--{name}" for name in ("baseline", "rate", "calibrate") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise UsageError(f"{' and '.join(given)} both say how fast it goes; give one of them")
 
 
-def plan(config: PlanConfig) -> Plan:
-    """Read the lengths, apply the choices, price them. Raises UsageError, InputError or StoreError."""
+def plan(config: PlanConfig, extract: Extract | None = None) -> Plan:
+    """Read the lengths, apply the choices, price them. `extract` is what a calibration times (None: the real one).
+
+    Raises UsageError, InputError or StoreError.
+    """
     sizes = geometry(config.model, config.hidden_size, config.num_layers, config.layers, config.last, config.like)
-    rate = _rate(config)
+    timing = _timing(config)
+    rate = None if timing else _known_rate(config)
     nearby = nearby_stores(config.out, config.look)
     ratio = codec_ratio(config.like, nearby.stores, sizes)
-    tally = read_sources(find_sources(config.data))
+    sources = find_sources(config.data)
+    tally = read_sources(sources)
     corpus = tally.lengths()
     chosen = _choice(config, corpus)
+    kept = chosen.apply(corpus)
+    caution = ""
+    if timing:
+        rate, caution = calibrate(timing, kept, samples_files(sources), extract or _real_extract())
     price = Price(bytes_per_token=sizes.bytes_per_token, rate=rate, codec_ratio=ratio.ratio if ratio else None)
     rows = scenario_rows(corpus, scenarios(chosen, heavy_sources(corpus), SHOWN_CAP), chosen, price)
     return Plan(
@@ -79,18 +94,44 @@ def plan(config: PlanConfig) -> Plan:
         caps=tuple(cap_rows(replace(chosen, cap=None).apply(corpus), config.caps, config.max_length, price)),
         scenarios=tuple(rows),
         seed=config.seed,
-        histogram=tuple(histogram(chosen.apply(corpus))),
+        histogram=tuple(histogram(kept)),
         room=_room(config, next(row for row in rows if row.chosen), nearby, sizes),
         rejected_records=tally.rejected,
         rejects=tuple(tally.rejects),
-        notes=tuple(_notes(config, ratio)),
+        notes=tuple(note for note in (caution, _codec_note(config, ratio)) if note),
     )
 
 
-def _rate(config: PlanConfig) -> Rate | None:
-    if config.baseline:
+def _timing(config: PlanConfig) -> Calibration | None:
+    """The calibration that is asked for, checked before anything is read."""
+    if config.calibrate is None:
+        return None
+    if config.model is None:
+        raise UsageError("--calibrate runs the model, so it needs its folder; give --model DIR")
+    return Calibration(
+        model=config.model,
+        samples=config.calibrate,
+        repeats=config.repeats,
+        engine=config.engine,
+        tp=config.tp,
+        layers=config.layers,
+        last=config.last,
+        codec=config.codec,
+        seed=config.seed,
+        out=config.out,
+    )
+
+
+def _real_extract() -> Extract:
+    from extractor.extraction import extract
+
+    return extract
+
+
+def _known_rate(config: PlanConfig) -> Rate | None:
+    if config.baseline is not None:
         return parse_baseline(config.baseline)
-    if config.rate:
+    if config.rate is not None:
         return parse_rate(config.rate)
     return rate_like(config.like) if config.like else None
 
@@ -116,9 +157,10 @@ def _room(config: PlanConfig, chosen: ScenarioRow, nearby: Nearby, sizes: Geomet
     return room_report(config.out, job, nearby, sizes)
 
 
-def _notes(config: PlanConfig, ratio: CodecRatio | None) -> Iterator[str]:
-    if config.codec != "none" and ratio is None:
-        yield (
-            f"no store with codec {config.codec} was found to measure its ratio, so the disk is judged by the size "
-            "without a codec; name such a store with --like"
-        )
+def _codec_note(config: PlanConfig, ratio: CodecRatio | None) -> str:
+    if config.codec == "none" or ratio is not None:
+        return ""
+    return (
+        f"no store with codec {config.codec} was found to measure its ratio, so the disk is judged by the size without "
+        "a codec; name such a store with --like"
+    )

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from extractor.manifest import NAME as MANIFEST
 from extractor.store.layout import DATA_FILE, LOCK_FILE
+from extractor.store.rejects import NAME as REJECTS
 
 # The manifest's name once a removal has begun: from then on nothing opens the store any more.
 MANIFEST_REMOVING = MANIFEST + ".removing"
+SHARD_LIST = "shards.txt"
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the filesystem's is
-_TOP = re.compile(
-    rf"{re.escape(MANIFEST)}(\.removing)?|shards\.txt|\.(writer-.+-\d+|{re.escape(MANIFEST)}\.\d+|shards\.txt\.\d+)"
-)
+_NAMED = "|".join(map(re.escape, (MANIFEST, SHARD_LIST, REJECTS)))
+# The named files, those that a crash left half written beside them (.NAME.PID), and writers' locks.
+_TOP = re.compile(rf"({_NAMED})|{re.escape(MANIFEST_REMOVING)}|\.({_NAMED})\.\d+|\.writer-.+-\d+")
 _SHARD = re.compile(r"shard-\d{4,}|\.new-.+-\d+-\d+")
 _SHARD_FILE = re.compile(rf"{re.escape(DATA_FILE)}|{re.escape(LOCK_FILE)}")
 _RUNS = re.compile(r"runs")
@@ -76,7 +77,3 @@ def _sort_in(
         own.append(StoreFile(folder / entry.name, status.st_blocks * _BLOCK_BYTES, status.st_nlink, status.st_mtime))
     else:
         foreign.append(folder / entry.name)
-
-
-def allocated_bytes(files: Iterator[StoreFile] | list[StoreFile]) -> int:
-    return sum(file.allocated_bytes for file in files)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from extractor.store.lock import live_writers
 
 _PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A process that has `file` open. `pid` is 0 where the holder is on another machine or in another container."""
+    """A process that has `file` open. `pid` is 0 for a writer on another machine or in another container."""
 
     pid: int
     command: str
@@ -31,10 +32,9 @@ def users(store: Path) -> list[User]:
     """Every process seen to have a file of `store` open or mapped, this one included. Processes of other users are
     seen by root only; a writer is always seen, by its lock."""
     found = {user.pid: user for user in _holders(store.resolve())}
-    for lock in sorted(store.glob(".writer-*")):
-        holder = _locked_by(lock)
-        if holder is not None and holder not in found:
-            found[holder] = User(holder, _command(holder), lock)
+    for text in live_writers(store):
+        pid = int(text) if text.isdecimal() and (_PROC / text).exists() else 0
+        found.setdefault(pid, User(pid, _command(pid), store))
     return list(found.values())
 
 
@@ -57,22 +57,6 @@ def _open_files(process: Path) -> Iterator[str]:
                 yield line[line.index("/") :]
     except OSError:
         return
-
-
-def _locked_by(lock: Path) -> int | None:
-    """The holder's process id as it wrote it (0: not of this machine's), None when the lock is free."""
-    try:
-        descriptor = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        text = os.pread(descriptor, 64, 0).decode(errors="replace")
-        return int(text) if text.isdecimal() and (_PROC / text).exists() else 0
-    finally:
-        os.close(descriptor)
-    return None
 
 
 def _command(pid: int) -> str:

@@ -184,6 +184,12 @@ def test_a_half_removed_store_is_superseded(tmp_path):
     assert reasons(tmp_path / "s") == {"s": INTERRUPTED}
 
 
+def test_a_store_that_lost_a_shard_says_so(tmp_path):
+    a_store(tmp_path / "s", {"a": 3})
+    (tmp_path / "s" / "shard-0000" / "data.mdb").unlink()
+    assert "shard-0000 is left out" in look_at(tmp_path / "s").problem
+
+
 def test_a_damaged_store_supersedes_nothing(tmp_path):
     a_store(tmp_path / "old", {"a": 3})
     a_store(tmp_path / "new", {"a": 3, "b": 4})

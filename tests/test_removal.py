@@ -17,6 +17,7 @@ from extractor.cli import main
 from extractor.errors import StoreError
 from extractor.removal import removable, remove
 from extractor.store import ShardWriter, Store, prepare_store
+from extractor.store.rejects import Reject, add_rejects
 from extractor.store_files import MANIFEST_REMOVING, store_files
 from extractor.store_users import users
 
@@ -37,10 +38,18 @@ def tree(path: Path) -> dict[str, bytes | None]:
 
 def test_every_file_that_a_writer_makes_is_known_as_the_stores(store):
     """If the store learns to write a new kind of file, this fails and removal must learn it."""
+    add_rejects(store, [Reject(shard="shard-0000", reason="test")])
+    (store / f".manifest.json.{os.getpid()}").write_text("cut off by a crash")
     with ShardWriter(store, run_id="r2", writer=0, options=OPTIONS):
         own, foreign = store_files(store)
         assert foreign == []
-    assert {str(file.path) for file in own} >= {"manifest.json", "shards.txt", "shard-0000/data.mdb", "runs/r.json"}
+    assert {str(file.path) for file in own} >= {
+        "manifest.json",
+        "shards.txt",
+        "rejects.jsonl",
+        "shard-0000/data.mdb",
+        "runs/r.json",
+    }
     assert {str(file.path) for file in own} == {k for k, v in tree(store).items() if v is not None} | {".writer-r2-0"}
 
 

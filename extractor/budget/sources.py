@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from extractor.budget.records import EXPECTED
-from extractor.budget.table_files import read_arrow, read_parquet
+from extractor.budget.table_files import has_token_ids, read_arrow, read_parquet
 from extractor.budget.tally import Tally
 from extractor.budget.text_files import read_text
 from extractor.errors import InputError, UsageError
@@ -51,6 +51,11 @@ def read_sources(sources: Sequence[Source]) -> Tally:
             if tally.samples == before:
                 raise _empty(source, file, tally, rejected)
     return tally
+
+
+def samples_files(sources: Sequence[Source]) -> list[Path]:
+    """The files that can be read as samples files: Parquet with ids of samples and tokens."""
+    return [file for source in sources for file in source.files if file.suffix == ".parquet" and has_token_ids(file)]
 
 
 def _read(file: Path, source: str, tally: Tally) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -69,10 +68,8 @@ def look_at(path: Path) -> FoundStore:
 
 def _content(path: Path) -> tuple[int, int, int, str]:
     """(samples, tokens, stored bytes, problem) of what can be read."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # `problems` says the same
-        store = Store.open(path)
-    problem = str(store.problems[0]) if store.problems else ""
+    store = Store.quietly(path)
+    problem = next((f"{shard} is left out: {error}" for shard, error in store.problems.items()), "")
     return len(store), int(store.lengths.sum()), int(store.stored_bytes.sum()), problem
 
 

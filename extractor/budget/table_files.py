@@ -38,6 +38,11 @@ def read_parquet(file: Path, source: str, tally: Tally) -> None:
         raise InputError(f"{file} is not a readable Parquet file ({error}); restore it, then plan again") from error
 
 
+def has_token_ids(file: Path) -> bool:
+    """Whether a Parquet file has the columns that `SamplesFile` needs."""
+    return {"sample_id", "input_ids"} <= set(pq.read_schema(file).names)
+
+
 def _open_parquet(file: Path) -> pq.ParquetFile:
     """Source names as a dictionary: 100 million of them as strings would take most of the time."""
     parquet = pq.ParquetFile(file)

@@ -62,8 +62,16 @@ def chosen_line(plan: Plan) -> str:
     coded = f", {gib(row.coded_bytes)} with the lossless codec" if row.coded_bytes is not None else ""
     return (
         f"chosen: {row.scenario}: {row.samples:,} samples, {row.tokens:,} tokens, {gib(row.size_bytes)}{coded}, "
-        f"{hours(row.hours)}"
+        f"{hours(row.hours)}{_range(plan)}"
     )
+
+
+def _range(plan: Plan) -> str:
+    """The hours at the fastest and slowest repeat of a measured rate."""
+    if plan.rate is None or plan.rate.repeats < 2:
+        return ""
+    seconds = (plan.chosen.tokens / r for r in (plan.rate.fastest_tokens_per_s, plan.rate.slowest_tokens_per_s))
+    return f" ({' to '.join(hours(s / 3600) for s in seconds)})"
 
 
 def _table(title: str, *columns: str) -> Table:

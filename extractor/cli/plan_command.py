@@ -62,6 +62,12 @@ def _add_rates(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how fast it goes")
     group.add_argument("--baseline", metavar="TOKENS/HOURS", help="what a past run did, such as 23.1M/19")
     group.add_argument("--rate", metavar="TOKENS_PER_S", help="tokens per second, such as 338 or 30k")
+    group.add_argument(
+        "--calibrate", type=int, metavar="K", help="time a real extraction of K samples with --model on this machine"
+    )
+    group.add_argument("--repeats", type=int, default=3, metavar="N", help="timed runs of --calibrate (default 3)")
+    group.add_argument("--engine", choices=("vllm", "transformers"), default="vllm", help="engine of --calibrate")
+    group.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks of --calibrate")
     group.add_argument("--like", type=Path, metavar="STORE", help="as fast, and as compressible, as this store's runs")
 
 
@@ -98,6 +104,10 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         baseline=args.baseline,
         rate=args.rate,
+        calibrate=args.calibrate,
+        repeats=args.repeats,
+        engine=args.engine,
+        tp=args.tp,
         like=args.like,
         codec=args.codec,
         out=args.out,
