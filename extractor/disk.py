@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +78,29 @@ def require_room(path: Path | str, need_bytes: int, force: bool = False) -> int:
             "can go), choose another --out, or pass --force to start all the same"
         )
     return free
+
+
+class RoomWatch:
+    """Looks again while a run writes: others fill disks, too. It warns and lets the run go on, since what is sealed is
+    safe and room may be made in time; a disk that is really full stops the run by itself."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = Path(path)
+        self._warned = False
+
+    def check(self, left_bytes: int) -> bool:
+        """Whether `left_bytes`, still to be written, fit. Warns when they no longer do, once until they fit again."""
+        free = free_bytes(self._path)
+        short = left_bytes > free
+        if short and not self._warned:
+            warnings.warn(
+                f"{self._path} still needs {left_bytes:,} bytes ({_gib(left_bytes)} GiB), but only {free:,} bytes "
+                f"({_gib(free)} GiB) are free now; make room while the run goes on (`extractor plan --out` lists "
+                "stores that can go)",
+                stacklevel=2,
+            )
+        self._warned = short
+        return not short
 
 
 def existing_parent(path: Path) -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 
 from extractor import __version__
 from extractor.config import Config
-from extractor.disk import require_room
+from extractor.disk import RoomWatch, require_room
 from extractor.engines.job import Engine, Job, Progress
 from extractor.engines.load import engine_class, engine_version
 from extractor.errors import EngineError, InputError
@@ -127,7 +127,10 @@ def _run(
 ) -> Summary:
     total_tokens = job.expected_bytes // job.row_bytes
 
+    watch = RoomWatch(config.out)
+
     def tell(progress: Progress) -> None:
+        watch.check(job.expected_bytes - progress.tokens * job.row_bytes)
         if report is not None:
             report(progress, len(todo), total_tokens)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import subprocess
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -74,6 +77,56 @@ def test_require_room_refuses_with_both_numbers(tmp_path, monkeypatch):
 def test_force_starts_all_the_same(tmp_path, monkeypatch):
     fake_statvfs(monkeypatch, blocks=1000, free=300, available=250)
     assert disk.require_room(tmp_path, 10**15, force=True) == 250 * 4096
+
+
+def test_a_watch_warns_once_until_it_fits_again(tmp_path, monkeypatch):
+    available = {"bytes": 100}
+    monkeypatch.setattr(disk, "free_bytes", lambda _: available["bytes"])
+    watch = disk.RoomWatch(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert watch.check(100)
+    with pytest.warns(UserWarning, match=r"still needs 101 bytes .* only 100 bytes .* are free now"):
+        assert not watch.check(101)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not watch.check(150)
+        available["bytes"] = 1000
+        assert watch.check(150)
+    available["bytes"] = 0
+    with pytest.warns(UserWarning, match="still needs 10 bytes"):
+        watch.check(10)
+
+
+def test_the_quota_record_has_the_kernels_layout():
+    """struct if_dqblk: eight 64-bit fields and one of 32 bits, padded."""
+    assert ctypes.sizeof(disk._Quota) == 72
+    assert (disk._Quota.space.offset, disk._Quota.valid.offset) == (16, 64)
+
+
+@pytest.fixture
+def real_ext4(tmp_path):
+    """A file system of 64 MiB with 20% reserved blocks, mounted; skipped where that is not allowed."""
+    image, mount = tmp_path / "image", tmp_path / "mount"
+    mount.mkdir()
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    try:
+        subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "20", str(image)], check=True, capture_output=True)
+        subprocess.run(["mount", "-o", "loop", str(image), str(mount)], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no file system can be made and mounted here: {error}")
+    yield mount
+    subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_reserved_blocks_of_a_real_file_system(real_ext4):
+    space = disk.disk_space(real_ext4 / "store")
+    reserved = (64 << 20) // 5
+    assert reserved <= space.reserved_bytes < reserved * 1.2  # the kernel keeps some clusters of its own besides
+    assert space.free_bytes + space.reserved_bytes < space.total_bytes
+    with pytest.raises(DiskFullError):
+        disk.require_room(real_ext4, space.free_bytes + 1)
 
 
 def test_a_filesystem_that_vanishes_is_named(tmp_path, monkeypatch):
