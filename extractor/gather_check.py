@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from extractor.errors import UsageError
+from extractor.native import MAX_LAYERS
 
 SOURCE_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 STORED_DTYPES = (torch.float16, torch.bfloat16)
-# The argument struct of the C libraries holds this many layers; CUDA allows 4 KiB of kernel arguments.
-MAX_LAYERS = 96
 _INT32_MAX = 2**31 - 1
 
 
@@ -46,11 +45,12 @@ def check_gather(
     _check_devices(layers[0].device, rows=rows, out=out, counts=counts, owners=owners, num_rows=num_rows)
 
 
-def check_rows(rows: Tensor, tokens: int, owners: Tensor | None, samples: int) -> None:
-    """Raise UsageError for CPU `rows` outside [0, tokens) or `owners` outside [0, samples)."""
-    _check_range("rows", rows, tokens)
+def check_rows(rows: Tensor, tokens: int, owners: Tensor | None, samples: int, num_rows: Tensor | None = None) -> None:
+    """Raise UsageError when one of the wanted CPU `rows` is outside [0, tokens) or of `owners` outside [0, samples)."""
+    wanted = rows.numel() if num_rows is None else max(0, int(num_rows))
+    _check_range("rows", rows[:wanted], tokens)
     if owners is not None:
-        _check_range("owners", owners, samples)
+        _check_range("owners", owners[:wanted], samples)
 
 
 def _check_sources(name: str, tensors: Sequence[Tensor], first: Tensor) -> None:
@@ -65,7 +65,7 @@ def _check_sources(name: str, tensors: Sequence[Tensor], first: Tensor) -> None:
                 f"{name}[{place}] is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}, layers[0] is "
                 f"{first.dtype} {tuple(first.shape)} on {first.device}; all must agree; gather them separately"
             )
-        if tensor.stride(1) != 1 and tensor.shape[1] > 1:
+        if tensor.stride(1) != 1:
             raise UsageError(
                 f"{name}[{place}] has strides {tensor.stride()}; the columns must be contiguous; call .contiguous()"
             )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from extractor.gather_check import check_gather, check_rows
-from extractor.kernels.gather_ref import gather_rows_ref
+from extractor.gather_check import check_gather
+from extractor.implementations import BoundGather, implementation
+
+__all__ = ["bind_gather", "gather_rows", "implementation"]
 
 
 def gather_rows(
@@ -37,9 +40,54 @@ def gather_rows(
     Raises UsageError for arguments that do not fit and, on the CPU, for rows or owners outside their range. A GPU
     can't raise without stalling: there such a row is stored, and counted, as NaN.
     """
+    if torch.compiler.is_compiling():
+        residual_list = None if residuals is None else list(residuals)
+        torch.ops.hidden_state_extractor.gather_rows(
+            list(layers), rows, out, counts, owners, num_rows, residual_list, sum_in_fp32
+        )
+    else:
+        bind_gather(layers, rows, out, counts, owners, num_rows, residuals, sum_in_fp32)(layers, None, residuals)
+
+
+def bind_gather(
+    layers: Sequence[Tensor],
+    rows: Tensor,
+    out: Tensor,
+    counts: Tensor,
+    owners: Tensor | None = None,
+    num_rows: Tensor | None = None,
+    residuals: Sequence[Tensor] | None = None,
+    sum_in_fp32: bool = False,
+) -> BoundGather:
+    """The hot path of gather_rows: check and describe the buffers that stay once, then call for each step.
+
+    Takes the arguments of gather_rows; `layers` and `residuals` are examples whose number, dtype and hidden size stay.
+    Returns a call `(layers, count=None, residuals=None)` that gathers the first `count` bound rows of this step's
+    layers on the current stream of their device. It holds the bound buffers, and costs under 5 us.
+    """
     check_gather(layers, rows, out, counts, owners, num_rows, residuals)
-    if rows.device.type == "cpu":
-        taken = rows.numel() if num_rows is None else max(0, int(num_rows))
-        check_rows(rows[:taken], layers[0].shape[0], None if owners is None else owners[:taken], counts.shape[0])
-    if out.numel() and layers[0].shape[0]:
-        gather_rows_ref(layers, rows, out, counts, owners, num_rows, residuals, sum_in_fp32)
+    bind = implementation(out.device.type).bind
+    return bind(layers, rows, out, counts, owners, num_rows, residuals, sum_in_fp32)
+
+
+# For torch.compile: the mutated arguments are declared, so that the graph keeps the call and its order.
+_SCHEMA = (
+    "gather_rows(Tensor[] layers, Tensor rows, Tensor(a!) out, Tensor(b!) counts, Tensor? owners=None, "
+    "Tensor? num_rows=None, Tensor[]? residuals=None, bool sum_in_fp32=False) -> ()"
+)
+
+
+def _gather_rows_fake(*_arguments: object, **_keywords: object) -> None:
+    """Nothing is returned, so there is no shape to compute; the arguments are checked when the call runs."""
+
+
+def _register() -> torch.library.Library:
+    library = torch.library.Library("hidden_state_extractor", "FRAGMENT")  # type: ignore[no-untyped-call]
+    library.define(_SCHEMA)  # type: ignore[no-untyped-call]
+    for key in ("CPU", "CUDA"):
+        library.impl("gather_rows", gather_rows, key)  # type: ignore[no-untyped-call]
+    torch.library.register_fake("hidden_state_extractor::gather_rows", _gather_rows_fake, lib=library)
+    return library
+
+
+_LIBRARY = _register()  # the registration lives as long as this object

@@ -1,0 +1,110 @@
+// One row of one layer with AVX2 and F16C, 16 elements at a time; compiled in always, called only where the
+// processor has both. Elements beyond the largest stored value, inf and NaN are rare: a block that holds one goes
+// through the portable code, so the common path is a compare, a maximum and a conversion.
+#pragma once
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+
+#include "row_portable.h"
+
+#define EXTRACTOR_AVX2 __attribute__((target("avx2,f16c")))
+
+namespace extractor {
+
+inline bool has_avx2() {
+    unsigned a, b, c = 0, d;
+    return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
+struct Wide {
+    __m256i low, high;  // fp32 bits of 8 elements each
+};
+
+template <Dtype source>
+EXTRACTOR_AVX2 inline Wide load(const void* row, int64_t i) {
+    if constexpr (source == Dtype::fp32) {
+        const auto* at = reinterpret_cast<const __m256i*>(static_cast<const uint32_t*>(row) + i);
+        return {_mm256_loadu_si256(at), _mm256_loadu_si256(at + 1)};
+    } else {
+        const auto* at = reinterpret_cast<const __m128i*>(static_cast<const uint16_t*>(row) + i);
+        const __m128i low = _mm_loadu_si128(at), high = _mm_loadu_si128(at + 1);
+        if constexpr (source == Dtype::fp16)
+            return {_mm256_castps_si256(_mm256_cvtph_ps(low)), _mm256_castps_si256(_mm256_cvtph_ps(high))};
+        return {_mm256_slli_epi32(_mm256_cvtepu16_epi32(low), 16), _mm256_slli_epi32(_mm256_cvtepu16_epi32(high), 16)};
+    }
+}
+
+// fp32 bits -> bf16 in the upper half of each lane; round to nearest even, no NaN among them.
+EXTRACTOR_AVX2 inline __m256i round_bf16(__m256i bits) {
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+    return _mm256_and_si256(rounded, _mm256_set1_epi32(static_cast<int>(0xFFFF0000)));
+}
+
+// A NaN may come out as any NaN or as inf here; the caller then takes the portable code for the block.
+template <Dtype source, Pair pair>
+EXTRACTOR_AVX2 inline __m256i add(__m256i hidden, __m256i residual) {
+    const __m256 sum = _mm256_add_ps(_mm256_castsi256_ps(hidden), _mm256_castsi256_ps(residual));
+    if constexpr (pair == Pair::rounded && source == Dtype::bf16) return round_bf16(_mm256_castps_si256(sum));
+    if constexpr (pair == Pair::rounded && source == Dtype::fp16)
+        return _mm256_castps_si256(_mm256_cvtph_ps(_mm256_cvtps_ph(sum, _MM_FROUND_TO_NEAREST_INT)));
+    return _mm256_castps_si256(sum);
+}
+
+// 16 finite elements, none beyond the largest stored value -> 16 stored ones.
+template <Dtype stored>
+EXTRACTOR_AVX2 inline __m256i narrow(Wide x) {
+    if constexpr (stored == Dtype::fp16) {
+        const __m128i low = _mm256_cvtps_ph(_mm256_castsi256_ps(x.low), _MM_FROUND_TO_NEAREST_INT);
+        return _mm256_set_m128i(_mm256_cvtps_ph(_mm256_castsi256_ps(x.high), _MM_FROUND_TO_NEAREST_INT), low);
+    }
+    const __m256i low = _mm256_srli_epi32(round_bf16(x.low), 16), high = _mm256_srli_epi32(round_bf16(x.high), 16);
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), _MM_SHUFFLE(3, 1, 2, 0));
+}
+
+EXTRACTOR_AVX2 inline uint32_t largest_lane(__m256i lanes) {
+    alignas(32) uint32_t values[8];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(values), lanes);
+    uint32_t largest = 0;
+    for (const uint32_t value : values) largest = value > largest ? value : largest;
+    return largest;
+}
+
+template <Dtype source, Dtype stored, Pair pair>
+EXTRACTOR_AVX2 void row_avx2(const void* hidden, const void* residual, uint16_t* out, int64_t n, Statistics& seen) {
+    using Storage = typename Format<source>::Storage;
+    const auto* a = static_cast<const Storage*>(hidden);
+    const auto* b = pair == Pair::none ? a : static_cast<const Storage*>(residual);
+    const __m256i absolute = _mm256_set1_epi32(kAbs), limit = _mm256_set1_epi32(Format<stored>::largest);
+    // Streaming stores spare reading the output into the cache first.
+    const bool stream = reinterpret_cast<uintptr_t>(out) % 32 == 0;
+    __m256i largest = _mm256_setzero_si256();
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        Wide x = load<source>(a, i);
+        if constexpr (pair != Pair::none) {
+            const Wide y = load<source>(b, i);
+            x = {add<source, pair>(x.low, y.low), add<source, pair>(x.high, y.high)};
+        }
+        const __m256i low = _mm256_and_si256(x.low, absolute), high = _mm256_and_si256(x.high, absolute);
+        const __m256i both = _mm256_max_epi32(low, high);
+        const __m256i beyond = _mm256_cmpgt_epi32(both, limit);  // inf and NaN included
+        if (__builtin_expect(!_mm256_testz_si256(beyond, beyond), 0)) {
+            row_portable<source, stored, pair>(a + i, b + i, out + i, 16, seen);
+            continue;
+        }
+        largest = _mm256_max_epi32(largest, both);
+        const __m256i narrowed = narrow<stored>(x);
+        auto* to = reinterpret_cast<__m256i*>(out + i);
+        if (stream) _mm256_stream_si256(to, narrowed);
+        else _mm256_storeu_si256(to, narrowed);
+    }
+    row_portable<source, stored, pair>(a + i, b + i, out + i, n - i, seen);
+    const uint32_t found = largest_lane(largest);
+    if (found > seen.max_abs) seen.max_abs = found;
+}
+
+}  // namespace extractor
+#endif
