@@ -8,9 +8,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from extractor.errors import StoreError
 from extractor.store import ShardWriter, Store
 from extractor.store.layout import unlist
 from extractor.store.lock import require_no_writers
+from extractor.store.parts import parts
 from extractor.store.rejects import read_rejects, write_rejects
 
 
@@ -33,6 +35,8 @@ def compact(path: Path | str, *, min_dead_share: float = 0.05) -> Compaction:
     """
     path = Path(path)
     require_no_writers(path, "compaction")
+    if parts(path):
+        raise StoreError(f"{path} has shards in other folders; collect them with `extractor gather`, then compact")
     store = Store.open(path, check=True)
     before = _size(path)
     wasteful = [s for s in store.shards if s.dead_bytes > 0 and s.dead_bytes >= min_dead_share * s.file_bytes]

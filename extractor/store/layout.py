@@ -8,6 +8,7 @@ from pathlib import Path
 
 from extractor.errors import StoreError
 from extractor.store.disk import sync_folder, write_atomically
+from extractor.store.parts import first_shard_number, parts
 
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
@@ -25,9 +26,12 @@ def shard_number(name: str) -> int | None:
 
 
 def shards(store: Path) -> list[Path]:
-    """All shard folders, oldest first: those on disk and those that the list names (which may be lost)."""
+    """All shard folders, oldest first: those on disk, those that the list names (which may be lost), and those of the
+    parts that can be seen from here. A shard that was gathered is taken from the store itself."""
+    found = {folder.name: folder for part in parts(store) if part.visible for folder in shards(part.path)}
     numbers = {shard_number(entry.name) for entry in store.iterdir()} | listed(store)
-    return [store / shard_name(number) for number in sorted(n for n in numbers if n is not None)]
+    found |= {shard_name(number): store / shard_name(number) for number in numbers if number is not None}
+    return sorted(found.values(), key=lambda folder: shard_number(folder.name) or 0)
 
 
 def listed(store: Path) -> set[int]:
@@ -53,7 +57,7 @@ def unlist(store: Path, names: set[str]) -> None:
 def publish(store: Path, folder: Path) -> Path:
     """Give the finished new `folder` the next free shard name, durably. Several processes may do so at once."""
     taken = shards(store)
-    number = (shard_number(taken[-1].name) or 0) + 1 if taken else 0
+    number = max(first_shard_number(store), (shard_number(taken[-1].name) or 0) + 1 if taken else 0)
     while True:
         target = store / shard_name(number)
         try:

@@ -15,6 +15,7 @@ from extractor.manifest import Manifest
 from extractor.store.catalog import Catalog, without
 from extractor.store.codec import codec
 from extractor.store.layout import shards
+from extractor.store.parts import elsewhere
 from extractor.store.rejects import Reject, read_rejects
 from extractor.store.salvage import find_seals
 from extractor.store.sample import StoredSample
@@ -75,6 +76,11 @@ class Store(Mapping[str, StoredSample]):
         store = cls.quietly(path, check=check)
         for problem in store.problems.values():
             warnings.warn(f"left out of the store: {problem}", stacklevel=2)
+        for part in elsewhere(store.path):
+            warnings.warn(
+                f"left out of the store: {part}, which can't be seen from here; collect it with `extractor gather`",
+                stacklevel=2,
+            )
         return store
 
     @classmethod

@@ -1,0 +1,75 @@
+"""What a run is about, before any engine starts: checked input, the store's identity, the job."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+
+from extractor import __version__
+from extractor.config import Config
+from extractor.engines.job import Job
+from extractor.engines.load import engine_version
+from extractor.errors import InputError
+from extractor.layers import CONVENTION
+from extractor.manifest import Manifest
+from extractor.model_info import ModelInfo
+from extractor.samples import SamplesFile
+
+
+def check_input(config: Config) -> tuple[ModelInfo, SamplesFile]:
+    info = ModelInfo.from_dir(config.model)
+    info.require_weights()
+    samples = SamplesFile(config.samples)
+    longest = int(samples.lengths.argmax())
+    if info.max_positions and samples.lengths[longest] > info.max_positions:
+        raise InputError(
+            f"sample {samples.sample_ids[longest]!r} has {samples.lengths[longest]} tokens; {info.name} reads at most "
+            f"{info.max_positions}; cap the samples with `extractor prepare --max-length {info.max_positions}`"
+        )
+    samples.check_tokens(info.vocab_size)
+    return info, samples
+
+
+def make_manifest(config: Config, info: ModelInfo, layer_ids: tuple[int, ...], samples: SamplesFile) -> Manifest:
+    return Manifest(
+        model_name=info.name,
+        model_config_hash=info.config_hash,
+        model_dtype=info.dtype,
+        num_layers=info.num_layers,
+        layer_ids=layer_ids,
+        layer_convention=CONVENTION,
+        hidden_size=info.hidden_size,
+        dtype=config.dtype,
+        codec=config.codec,
+        tokenizer_hash=info.tokenizer_hash,
+        samples_hash=samples.content_hash(),
+        engine=config.engine,
+        engine_version=engine_version(config.engine),
+        extractor_version=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        options={"overflow": config.overflow, "compute_dtype": _compute_dtype(config, info)},
+    )
+
+
+def _compute_dtype(config: Config, info: ModelInfo) -> str:
+    if config.compute_dtype != "auto":
+        return config.compute_dtype
+    import torch
+
+    return info.dtype if torch.cuda.is_available() else "float32"
+
+
+def make_job(config: Config, info: ModelInfo, layer_ids: tuple[int, ...], todo: set[str]) -> Job:
+    samples = SamplesFile(config.samples)
+    tokens = sum(int(n) for i, n in zip(samples.sample_ids, samples.lengths, strict=True) if i in todo)
+    return Job(
+        run_id=f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}",
+        store=config.out,
+        layer_ids=layer_ids,
+        num_layers=info.num_layers,
+        hidden_size=info.hidden_size,
+        dtype=config.dtype,
+        overflow=config.overflow,
+        expected_bytes=tokens * 2 * len(layer_ids) * info.hidden_size,
+        token_budget=config.token_budget,
+    )

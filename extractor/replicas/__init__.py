@@ -1,0 +1,1 @@
+"""Many engines, one job: replicas on Ray. Nothing outside this folder imports Ray."""
