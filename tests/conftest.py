@@ -10,6 +10,8 @@ import pytest
 
 # Triton decides at import whether it interprets kernels on the CPU.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+# Tiny models: with more threads each small product waits for a thread that a busy machine has not scheduled.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 SHARED_DATA = next(
     (folder for parent in Path(__file__).resolve().parents if (folder := parent / "shared" / "data").is_dir()), None
