@@ -117,18 +117,23 @@ class Capture:
         """Wait until the sink has taken everything that `step` published. Raises the sink's error."""
         self._ring.drain()
 
-    def close(self) -> None:
-        """Stop the writer thread and free the memory. What the sink has not begun to take is dropped: `drain` first."""
+    def close(self) -> bool:
+        """Stop the writer thread and free the memory. What the sink has not begun to take is dropped: `drain` first.
+
+        Returns whether the sink is at rest. False: it is stuck inside a `write`, and what it uses must stay open.
+        """
+        at_rest = self._ring.close(0.0 if self._closed else CLOSE_SECONDS)
         if self._closed:
-            return
+            return at_rest
         self._closed = True
-        if self._ring.close(CLOSE_SECONDS) and self._copies_done():
+        if at_rest and self._copies_done():
             self._transfer.close()
         else:
             log.warning(
                 "the capture's writer or its copies did not stop within %.0f s; their memory stays", CLOSE_SECONDS
             )
             _abandoned.append(self._transfer)
+        return at_rest
 
     @property
     def stats(self) -> CaptureStats:

@@ -132,8 +132,8 @@ def test_close_after_drain_is_quiet_and_a_second_drain_has_nothing_to_do() -> No
     capture = open_capture(Recorder())
     capture.step(layer_tensors(4), STEP)
     capture.drain()
-    capture.close()
-    capture.close()
+    assert capture.close()
+    assert capture.close()
     capture.drain()
     with pytest.raises(EngineError, match="closed"):
         capture.step(layer_tensors(4), STEP)
@@ -147,10 +147,14 @@ def test_close_gives_up_on_a_stuck_sink_and_leaves_its_memory(monkeypatch, caplo
     capture = open_capture(sink)
     fill(capture, sink)
     with caplog.at_level(logging.WARNING):
-        capture.close()
+        assert not capture.close()
     assert "did not stop" in caplog.text
     assert len(abandoned) == 1
+    assert not capture.close()
     sink.gate.set()
+    capture._ring._thread.join(WAIT)
+    assert capture.close()
+    assert len(abandoned) == 1
 
 
 def test_an_interrupted_step_raises_and_what_was_published_can_be_drained() -> None:

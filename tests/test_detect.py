@@ -173,7 +173,7 @@ def test_a_jump_in_one_layer_is_found_and_the_next_sample_is_well(dtype, scale, 
             rows[:, 0] = (rows[:, 0].astype(np.float32) * scale).astype(dtype)
         feed(detectors, f"s{number}", ids, rows)
         found = detectors.finish(f"s{number}")
-        assert places(found) == ([("jump", "s4", 0, 2, 30)] if number == 4 else [])
+        assert places(found) == ([("jump", "s4", 0, 2, 29)] if number == 4 else [])
         if found:
             assert found[0].value == pytest.approx(factor, rel=0.3)
 
@@ -190,6 +190,16 @@ def test_a_sample_computed_twice_counts_once() -> None:
     assert detectors.finish("b") == []
 
 
+def test_a_first_token_of_another_magnitude_is_no_jump() -> None:
+    detectors = Detectors(LAYER_IDS)
+    for number, length in enumerate([30, 1, 2, 30]):
+        ids = tokens(length, number)
+        rows = states(ids, number)
+        rows[0] *= 500
+        feed(detectors, f"s{number}", ids, rows)
+        assert detectors.finish(f"s{number}") == []
+
+
 def test_all_chunks_of_a_sample_count() -> None:
     detectors = Detectors(LAYER_IDS)
     ids = tokens(300)
@@ -198,7 +208,7 @@ def test_all_chunks_of_a_sample_count() -> None:
     detectors.finish("a")
     feed(detectors, "b", ids[:270], (rows[:270] * 1e-4).astype(rows.dtype))
     feed(detectors, "b", ids[270:], rows[270:], position=270)
-    assert places(detectors.finish("b")) == [("jump", "b", 0, layer_id, 300) for layer_id in LAYER_IDS]
+    assert places(detectors.finish("b")) == [("jump", "b", 0, layer_id, 299) for layer_id in LAYER_IDS]
 
 
 def test_a_lone_outlier_does_not_make_the_next_sample_one() -> None:
