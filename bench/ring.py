@@ -1,14 +1,16 @@
-"""What does the ring cost, beside a memcpy of the bytes that it delivers and beside the gather without a ring?
+"""What does the ring cost, beside a memcpy of the delivered bytes and the gather without a ring?
 
-    pytest bench/ring.py --benchmark-columns=median,iqr,rounds --benchmark-group-by=group
+    pytest bench/ring.py -s --benchmark-columns=median,iqr,rounds
 
-Steps of 1,024 rows of [3, 7168] bf16 states, stored as fp16 (43,008 bytes a row), on the CPU: the gather runs on the
-engine's thread. The last group is the engine thread's share of a GPU step: everything but the device's own work, for
-32 rows, with streams that drop what is launched.
+Steps of 1,024 rows of [3, 7168] bf16 states, stored as fp16 (43,008 bytes a row), on the CPU, where the engine's thread
+gathers. The second benchmark is that thread's share of a GPU step of 32 rows: everything but the device's own work, with
+streams that drop what is launched.
 """
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -24,10 +26,9 @@ from extractor.slot import SlotLayout
 from extractor.transfer import DeviceTransfer
 
 ROWS, LAYERS, HIDDEN = 1024, 3, 7168
-STEPS = 4
+STEPS = NUM_SLOTS = 4
 STEP_BYTES = ROWS * LAYERS * HIDDEN * 2
 CHUNKS = [Chunk("a", 0, 0, ROWS // 2), Chunk("b", 0, ROWS // 2, ROWS // 2)]
-GROUP = f"{STEPS} steps of {ROWS} rows, {STEPS * STEP_BYTES / 1e6:.0f} MB"
 
 
 class Sink:
@@ -56,31 +57,31 @@ def layers() -> list[torch.Tensor]:
 
 
 def open_capture(sink: Sink, slot_rows: int = ROWS) -> Capture:
-    sizes = {"num_layers": LAYERS, "hidden_size": HIDDEN, "slot_rows": slot_rows, "num_slots": 4}
+    sizes = {"num_layers": LAYERS, "hidden_size": HIDDEN, "slot_rows": slot_rows, "num_slots": NUM_SLOTS}
     return Capture(dtype=torch.float16, device=torch.device("cpu"), sink=sink, **sizes)
 
 
 def memcpy(layers: list[torch.Tensor]) -> Callable[[], None]:
     source = np.ones((STEPS, STEP_BYTES), dtype=np.uint8)
-    copy = np.zeros_like(source[0])
+    copy = np.zeros_like(source)
 
     def run() -> None:
-        for step in range(STEPS):
-            np.copyto(copy, source[step])
+        np.copyto(copy, source)
 
     return run
 
 
 def gather_alone(layers: list[torch.Tensor]) -> Callable[[], None]:
-    index = np.empty(2 * ROWS, dtype=np.int32)
+    index = np.empty((2, ROWS), dtype=np.int32)
     write_index(index, CHUNKS)
-    rows, owners = torch.from_numpy(index).view(2, ROWS)
-    out = torch.zeros(ROWS, LAYERS, HIDDEN, dtype=torch.float16)
-    counts = torch.zeros(len(CHUNKS), LAYERS, 4, dtype=torch.int64)
+    rows, owners = torch.from_numpy(index)
+    outs = [torch.zeros(ROWS, LAYERS, HIDDEN, dtype=torch.float16) for _ in range(NUM_SLOTS)]
+    counts = torch.zeros(ROWS, LAYERS, 4, dtype=torch.int64)
+    gathers = [ops.bind_gather(layers, rows, out, counts, owners=owners) for out in outs]
 
     def run() -> None:
-        for _ in range(STEPS):
-            ops.gather_rows(layers, rows, out, counts, owners=owners)
+        for gather in gathers:
+            gather(layers)
 
     return run
 
@@ -113,7 +114,7 @@ def detectors_alone(layers: list[torch.Tensor]) -> Callable[[], None]:
 
 VARIANTS = {
     "memcpy of the delivered bytes": memcpy,
-    f"gather_rows ({ops.__name__}), no ring": gather_alone,
+    "gather_rows, no ring": gather_alone,
     "ring, sink does nothing": ring("nothing"),
     "ring, sink copies": ring("memcpy"),
     "ring, sink runs the detectors": ring("detectors"),
@@ -121,11 +122,26 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_throughput(benchmark, layers, name):
-    benchmark.group = GROUP
-    benchmark.pedantic(VARIANTS[name](layers), rounds=7, warmup_rounds=1)
-    benchmark.extra_info["GB/s"] = STEPS * STEP_BYTES / benchmark.stats.stats.median / 1e9
+def test_throughput_side_by_side(benchmark, layers):
+    """All variants in turn, round after round, because a shared machine drifts more than they differ."""
+    runs = {name: prepare(layers) for name, prepare in VARIANTS.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+
+    def one_round() -> None:
+        for name, run in runs.items():
+            started = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - started)
+
+    benchmark.pedantic(one_round, rounds=15, warmup_rounds=1)
+    medians = {name: statistics.median(times[1:]) for name, times in seconds.items()}
+    fastest = medians["memcpy of the delivered bytes"]
+    print(
+        f"\n{STEPS} steps of {ROWS} rows, {STEPS * STEP_BYTES / 1e6:.0f} MB, gather: {ops.implementation('cpu').name}"
+    )
+    for name, median in medians.items():
+        benchmark.extra_info[name] = f"{median / fastest:.2f} x memcpy"
+        print(f"{name:<32} {median * 1e3:8.1f} ms {median / fastest:6.2f} x memcpy")
 
 
 class NoDevice:
@@ -166,6 +182,5 @@ def device_capture(monkeypatch) -> Iterator[Capture]:
 
 @pytest.mark.parametrize("num_chunks", [1, 32])
 def test_engine_threads_share_of_a_gpu_step(benchmark, layers, device_capture, num_chunks):
-    benchmark.group = "one step of 32 rows, without the device's work"
     chunks = [Chunk(str(number), 0, number, 32 // num_chunks) for number in range(num_chunks)]
     benchmark.pedantic(device_capture.step, args=(layers, chunks), rounds=2000, warmup_rounds=50)

@@ -39,14 +39,15 @@ def split(chunks: Sequence[Chunk], slot_rows: int) -> Iterator[list[Chunk]]:
 
 
 def write_index(index: NDArray[np.int32], chunks: Sequence[Chunk]) -> int:
-    """Write the source row of each row, and right behind them the number of the chunk it belongs to; return R.
+    """Write what `ops.gather_rows` takes for the rows of `chunks`; return how many rows they have.
 
-    index  [>= 2 * R] int32: rows [R], owners [R], what `ops.gather_rows` takes
+    index  [2, size] int32, filled from the left: the row in the step's tensors; its owner, which is size - P + c for
+           chunk c of P (see `slot`)
     """
     counts = np.array([chunk.count for chunk in chunks])
     ends = counts.cumsum()
     rows = int(ends[-1])
     first_rows = np.array([chunk.row for chunk in chunks])
-    index[:rows] = np.arange(rows) + np.repeat(first_rows - (ends - counts), counts)
-    index[rows : 2 * rows] = np.repeat(np.arange(len(chunks)), counts)
+    index[0, :rows] = np.arange(rows) + np.repeat(first_rows - (ends - counts), counts)
+    index[1, :rows] = np.repeat(np.arange(index.shape[1] - len(chunks), index.shape[1]), counts)
     return rows

@@ -1,8 +1,8 @@
 """The bytes of one ring slot, the same on the device and on the host.
 
-    [ counts, used from the end | states, used from the start | index ]
+    [ counts, used from the end | states, used from the start | index, used from the start ]
 
-Counts fill their area backwards, so that the used counts and the used states are neighbours and one copy moves both.
+Chunks take the last places of the counts, so that used counts and used states are neighbours and one copy moves both.
 
 R rows of a slot, P chunks in it, L layers, H hidden size.
 """
@@ -61,7 +61,7 @@ class Slot:
 
     counts [R, L, 4] int64; the counts of chunk c of P are counts[R - P + c]
     states [R, L, H] float16 or bfloat16
-    index  [2 * R] int32: source rows, then, right behind as many as are used, which chunk each belongs to
+    index  [2, R] int32: source row and place in counts of each row (see `chunk.write_index`)
     """
 
     def __init__(self, layout: SlotLayout, buffer: Tensor) -> None:
@@ -82,7 +82,7 @@ class Slot:
 
     def _index(self, layout: SlotLayout) -> Tensor:
         start = layout._index_start
-        return self.buffer[start : start + layout.rows * _INDEX_BYTES].view(torch.int32)
+        return self.buffer[start : start + layout.rows * _INDEX_BYTES].view(torch.int32).view(2, layout.rows)
 
 
 class HostSlot(Slot):

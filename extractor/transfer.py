@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from extractor import ops
 from extractor.errors import EngineError, UsageError
+from extractor.implementations import BoundGather
 from extractor.pinned import CudaDriver, HostMemory, cpus_near
 from extractor.slot import HostSlot, Slot, SlotLayout
 
@@ -34,9 +34,10 @@ class HostTransfer:
     def __init__(self, layout: SlotLayout, memory: HostMemory) -> None:
         self._memory = memory
         self.slots = [HostSlot(layout, buffer) for buffer in memory.buffers]
+        self._gathers = [_Gather(slot) for slot in self.slots]
 
     def gather(self, slot: int, layers: Sequence[Tensor], rows: int, chunks: int) -> None:
-        _gather(layers, self.slots[slot], rows, chunks)
+        self._gathers[slot](layers, rows, chunks)
 
     def ready(self, slot: int) -> bool:
         return True
@@ -78,10 +79,32 @@ class CudaStreams:
             work()
 
 
-@dataclass(slots=True)
+class _Gather:
+    """The gather into one slot. Bound at the first step, whose layers show the dtype that all have."""
+
+    def __init__(self, into: Slot) -> None:
+        self._into = into
+        self._bound: BoundGather | None = None
+
+    def __call__(self, layers: Sequence[Tensor], rows: int, chunks: int) -> None:
+        into = self._into
+        into.counts[len(into.counts) - chunks :].zero_()
+        if self._bound is None:
+            self._bound = ops.bind_gather(layers, into.index[0], into.states, into.counts, owners=into.index[1])
+        self._bound(layers, rows)
+
+
 class _Staging:
-    slot: Slot
-    copied: Any  # event of the last copy out of this buffer
+    """A device buffer, what gathers into it, and the event of the last copy out of it."""
+
+    def __init__(self, layout: SlotLayout, device: torch.device, copied: Any) -> None:
+        self.slot = Slot(layout, torch.empty(layout.nbytes, dtype=torch.uint8, device=device))
+        self.copied = copied
+        self._gather = _Gather(self.slot)
+
+    def fill(self, host: Slot, layers: Sequence[Tensor], rows: int, chunks: int) -> None:
+        _copy(self.slot.index, host.index)
+        self._gather(layers, rows, chunks)
 
 
 class DeviceTransfer:
@@ -100,14 +123,14 @@ class DeviceTransfer:
         self.slots = [HostSlot(layout, buffer) for buffer in memory.buffers]
         self._copied = [streams.event() for _ in self.slots]
         self._gathered = [streams.event() for _ in self.slots]
-        self._staging = [_Staging(_device_slot(layout, device), streams.event()) for _ in range(NUM_STAGING)]
+        self._staging = [_Staging(layout, device, streams.event()) for _ in range(NUM_STAGING)]
 
     def gather(self, slot: int, layers: Sequence[Tensor], rows: int, chunks: int) -> None:
         host, gathered, copied = self.slots[slot], self._gathered[slot], self._copied[slot]
         staging = self._next_staging()
         engine, copies = self._streams.engine(), self._streams.copies
         engine.wait_event(staging.copied)
-        self._streams.launch(engine, lambda: _gather_indexed(layers, host, staging.slot, rows, chunks))
+        self._streams.launch(engine, lambda: staging.fill(host, layers, rows, chunks))
         gathered.record(engine)
         copies.wait_event(gathered)
         used = self._layout.used(rows, chunks)
@@ -137,21 +160,6 @@ def open_transfer(layout: SlotLayout, num_slots: int, device: torch.device) -> T
         driver = CudaDriver()
         near = cpus_near(driver.pci_address(torch.cuda.current_device()))
         return DeviceTransfer(layout, HostMemory(layout.nbytes, num_slots, driver, near), streams, device)
-
-
-def _device_slot(layout: SlotLayout, device: torch.device) -> Slot:
-    return Slot(layout, torch.empty(layout.nbytes, dtype=torch.uint8, device=device))
-
-
-def _gather_indexed(layers: Sequence[Tensor], host: Slot, staging: Slot, rows: int, chunks: int) -> None:
-    _copy(staging.index[: 2 * rows], host.index[: 2 * rows])
-    _gather(layers, staging, rows, chunks)
-
-
-def _gather(layers: Sequence[Tensor], into: Slot, rows: int, chunks: int) -> None:
-    counts = into.counts[into.counts.shape[0] - chunks :]
-    counts.zero_()
-    ops.gather_rows(layers, into.index[:rows], into.states[:rows], counts, owners=into.index[rows : 2 * rows])
 
 
 def _copy(to: Tensor, source: Tensor) -> None:

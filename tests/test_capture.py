@@ -72,7 +72,7 @@ FAULTS = {
 
 def _off_by_one(index: np.ndarray, chunks: list[Chunk]) -> int:
     rows = write_index(index, chunks)
-    index[:rows] += 1
+    index[0, :rows] += 1
     return rows
 
 
@@ -121,6 +121,6 @@ def test_split_fills_slots_to_the_brim() -> None:
 
 
 def test_index_names_rows_and_owners() -> None:
-    index = np.full(12, -9, dtype=np.int32)
+    index = np.full((2, 7), -9, dtype=np.int32)
     assert write_index(index, [Chunk("a", 0, 6, 2), Chunk("b", 0, 1, 3)]) == 5
-    assert index.tolist() == [6, 7, 1, 2, 3, 0, 0, 1, 1, 1, -9, -9]
+    assert index.tolist() == [[6, 7, 1, 2, 3, -9, -9], [5, 5, 6, 6, 6, -9, -9]]

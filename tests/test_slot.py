@@ -26,7 +26,7 @@ def test_areas_are_apart_and_complete(rows: int, num_layers: int, hidden_size: i
     layout, slot = layout_and_slot(rows, num_layers, hidden_size)
     assert slot.counts.shape == (rows, num_layers, 4)
     assert slot.states.shape == (rows, num_layers, hidden_size)
-    assert slot.index.shape == (2 * rows,)
+    assert slot.index.shape == (2, rows)
     slot.counts.fill_(1)
     slot.states.fill_(2)
     slot.index.fill_(3)
@@ -66,8 +66,8 @@ def test_numpy_sees_the_same_bytes(dtype: torch.dtype) -> None:
     layout = SlotLayout(3, 2, 5, dtype)
     slot = HostSlot(layout, torch.zeros(layout.nbytes, dtype=torch.uint8))
     slot.states.copy_(torch.arange(30).view(3, 2, 5))
-    slot.index[4] = 9
+    slot.index[1, 2] = 9
     assert np.array_equal(slot.states_array.astype(np.float32), np.arange(30, dtype=np.float32).reshape(3, 2, 5))
-    assert slot.index_array[4] == 9
+    assert slot.index_array[1, 2] == 9
     slot.counts_array[2, 1, 3] = 8
     assert slot.counts[2, 1, 3] == 8
