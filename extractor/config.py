@@ -41,6 +41,9 @@ class Config:
     max_in_flight: int = _option("most samples handed to the engine at a time", 256)
     compile: str = _option("torch.compile in vLLM; auto = on a GPU only", "auto", ("auto", "on", "off"))
     gpu_memory: float = _option("share of GPU memory vLLM may use", 0.9)
+    engine_args: str = _option(
+        "JSON object of further vLLM engine arguments; those that would break extraction are refused", "{}"
+    )
     trust_remote_code: bool = _option("run Python code that the model folder brings", False)
     allow_untested_engine: bool = _option("run with a vLLM version this extractor was not checked against", False)
     force: bool = _option("start although the disk looks too small", False)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from datetime import UTC, datetime
 
 from extractor import __version__
 from extractor.config import Config
+from extractor.engines.engine_args import arguments_that_change_values, parse_engine_args
 from extractor.engines.job import Job
 from extractor.engines.load import engine_version
 from extractor.errors import InputError
 from extractor.layers import CONVENTION
-from extractor.manifest import Manifest
+from extractor.manifest import Manifest, Option
 from extractor.model_info import ModelInfo
 from extractor.samples import SamplesFile
 
@@ -47,8 +49,14 @@ def make_manifest(config: Config, info: ModelInfo, layer_ids: tuple[int, ...], s
         engine_version=engine_version(config.engine),
         extractor_version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        options={"overflow": config.overflow, "compute_dtype": _compute_dtype(config, info)},
+        options=_options(config, info),
     )
+
+
+def _options(config: Config, info: ModelInfo) -> dict[str, Option]:
+    options: dict[str, Option] = {"overflow": config.overflow, "compute_dtype": _compute_dtype(config, info)}
+    engine_args = arguments_that_change_values(parse_engine_args(config.engine_args))
+    return {**options, "engine_args": json.dumps(engine_args)} if engine_args else options
 
 
 def _compute_dtype(config: Config, info: ModelInfo) -> str:

@@ -34,7 +34,7 @@ class ResidualReader:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
             model = AutoModel.from_pretrained(
-                model_dir, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code
+                model_dir, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, **_experts(dtype)
             )
         except Exception as error:
             raise EngineError(
@@ -105,6 +105,11 @@ class TransformersEngine:
 
     def close(self) -> None:
         """Nothing outlives the object."""
+
+
+def _experts(dtype: str) -> dict[str, str]:
+    """PyTorch's grouped product, which transformers uses for experts, knows no float64."""
+    return {"experts_implementation": "eager"} if dtype == "float64" else {}
 
 
 def _decoder_layers(model: torch.nn.Module, num_layers: int) -> torch.nn.ModuleList:

@@ -9,17 +9,14 @@ from typing import Any
 import numpy as np
 import vllm
 from vllm import SamplingParams
-from vllm.engine.arg_utils import EngineArgs
-from vllm.model_executor.model_loader.utils import get_model_architecture
 from vllm.platforms import current_platform
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from extractor.config import Config
 from extractor.engines.job import Job, Progress, StopFlag, rank_error_file
 from extractor.engines.vllm.environment import prepare_cpu
+from extractor.engines.vllm.settings import engine_config
 from extractor.errors import EngineError, ExtractorError
-from extractor.layers import resolve_layers
-from extractor.model_info import ModelInfo
 from extractor.samples import Sample
 
 CHECKED_VERSIONS = ("0.32.0",)
@@ -36,7 +33,7 @@ class VllmEngine:
             prepare_cpu(config.tp)
         self._config = config
         try:
-            self._engine = LLMEngine.from_vllm_config(_engine_config(config, longest))
+            self._engine = LLMEngine.from_vllm_config(engine_config(config, longest))
         except ExtractorError:
             raise
         except Exception as error:
@@ -86,48 +83,6 @@ class VllmEngine:
             },
         )
         self._engine.add_request(sample.sample_id, {"prompt_token_ids": sample.token_ids.tolist()}, params)
-
-
-def _engine_config(config: Config, longest: int) -> Any:
-    info = ModelInfo.from_dir(config.model)
-    layer_ids = resolve_layers(config.layers, info.num_layers, config.last)
-    on_gpu = not current_platform.is_cpu()
-    args = EngineArgs(
-        model=str(config.model),
-        skip_tokenizer_init=True,
-        trust_remote_code=config.trust_remote_code,
-        dtype=compute_dtype(config.compute_dtype, on_gpu),
-        tensor_parallel_size=config.tp,
-        max_model_len=longest + 1,
-        max_num_batched_tokens=config.token_budget if config.chunked_prefill else max(config.token_budget, longest + 1),
-        max_num_seqs=min(config.max_in_flight, config.token_budget),  # vLLM allows no more
-        enable_chunked_prefill=config.chunked_prefill,
-        enable_prefix_caching=False,
-        gpu_memory_utilization=config.gpu_memory,
-        enforce_eager=config.compile == "off" or (config.compile == "auto" and not on_gpu),
-        worker_cls="extractor.engines.vllm.worker.ExtractorWorker",
-        additional_config={"extractor_layer_ids": list(layer_ids)},
-        disable_log_stats=True,
-        limit_mm_per_prompt={},
-        seed=0,
-    )
-    engine_config = args.create_engine_config()
-    if not _has_aux_support(engine_config):
-        args.model_impl = "transformers"
-        engine_config = args.create_engine_config()
-    return engine_config
-
-
-def compute_dtype(choice: str, on_gpu: bool) -> str:
-    """`auto` is float32 on a CPU: without bf16 instructions its bf16 products are an order of magnitude slower."""
-    if choice != "auto":
-        return choice
-    return "auto" if on_gpu else "float32"
-
-
-def _has_aux_support(engine_config: Any) -> bool:
-    model_class, _ = get_model_architecture(engine_config.model_config)
-    return bool(getattr(model_class, "supports_eagle3", False))
 
 
 def _check_version(allow_untested: bool) -> None:

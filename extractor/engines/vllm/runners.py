@@ -15,6 +15,16 @@ from vllm.model_executor.models.interfaces import supports_eagle3
 
 from extractor.errors import EngineError
 
+# Their forward passes can't return id 0: DeepSeek-V2's adds a residual that does not exist yet, the Transformers
+# backend looks for the layer before the first. In both the embedding module's output is what enters layer 0.
+_NO_ID_0 = {
+    "DeepseekV2Model",
+    "TransformersForCausalLM",
+    "TransformersMoEForCausalLM",
+    "TransformersMultiModalForCausalLM",
+    "TransformersMultiModalMoEForCausalLM",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class StepView:
@@ -26,34 +36,54 @@ class StepView:
     token_ids: np.ndarray | None
 
 
-def enable_capture(runner: Any, layer_ids: tuple[int, ...]) -> None:
-    """Make the model return the residual streams `layer_ids` (any order). Must run before warm-up and graph capture:
-    graphs captured earlier would not return them."""
-    model = runner.get_model()
-    if not supports_eagle3(model):
-        raise EngineError(
-            f"{type(model).__name__} can't return hidden states of chosen layers in this vLLM; use "
-            "--engine transformers"
-        )
-    model.set_aux_hidden_state_layers(tuple(sorted(layer_ids)))
-    runner.use_aux_hidden_state_outputs = True
+class RunnerView:
+    """Reads the steps of one model runner."""
+
+    def __init__(self, runner: Any, layer_ids: tuple[int, ...]) -> None:
+        """Make the model return the residual streams `layer_ids` (any order). Must run before warm-up and graph
+        capture: graphs captured earlier would not return them. Raises EngineError for a model that can't."""
+        self._runner = runner
+        self._model = runner.get_model()
+        if not supports_eagle3(self._model):
+            raise EngineError(
+                f"{type(self._model).__name__} can't return hidden states of chosen layers in this vLLM; use "
+                "--engine transformers"
+            )
+        self._embeds = 0 in layer_ids and _cannot_return_id_0(self._model)
+        captured = tuple(sorted(layer_id for layer_id in layer_ids if layer_id or not self._embeds))
+        if captured:
+            self._model.set_aux_hidden_state_layers(captured)
+        runner.use_aux_hidden_state_outputs = bool(captured)
+
+    def step(self, scheduler_output: Any) -> StepView | None:
+        """The step that `execute_model` has just run, or None when it computed nothing."""
+        state = self._runner.execute_model_state
+        if scheduler_output.total_num_scheduled_tokens == 0 or state is None:
+            return None
+        # V2 hands the step's batch over in the state; V1 keeps one persistent batch on the runner.
+        is_v2 = hasattr(state, "input_batch")
+        request_ids = (state if is_v2 else self._runner).input_batch.req_ids
+        order = [(request_id, scheduler_output.num_scheduled_tokens[request_id]) for request_id in request_ids]
+        rows = sum(count for _, count in order)
+        if rows != scheduler_output.total_num_scheduled_tokens:
+            raise EngineError(
+                f"the runner's batch holds {rows} rows, the scheduler planned "
+                f"{scheduler_output.total_num_scheduled_tokens}; this vLLM version orders its batch in a way this "
+                "extractor does not know; use a checked version"
+            )
+        layers = list(state.aux_hidden_states or ())
+        if self._embeds:
+            ids = state.input_batch.input_ids if is_v2 else self._runner.input_ids.gpu
+            layers.insert(0, self._embed(ids[:rows]))
+        token_ids = None if is_v2 else self._runner.input_ids.cpu[:rows].numpy()
+        return StepView(layers, order, token_ids)
+
+    @torch.inference_mode()
+    def _embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """[rows, H]. All ranks of a tensor-parallel group call it: each holds a part of the vocabulary."""
+        embedded: torch.Tensor = self._model.embed_input_ids(token_ids)
+        return embedded
 
 
-def view_step(runner: Any, scheduler_output: Any) -> StepView | None:
-    """The step that `execute_model` has just run, or None when it computed nothing."""
-    state = runner.execute_model_state
-    if scheduler_output.total_num_scheduled_tokens == 0 or state is None:
-        return None
-    # V2 hands the step's batch over in the state; V1 keeps one persistent batch on the runner.
-    is_v2 = hasattr(state, "input_batch")
-    request_ids = (state if is_v2 else runner).input_batch.req_ids
-    order = [(request_id, scheduler_output.num_scheduled_tokens[request_id]) for request_id in request_ids]
-    rows = sum(count for _, count in order)
-    if rows != scheduler_output.total_num_scheduled_tokens:
-        raise EngineError(
-            f"the runner's batch holds {rows} rows, the scheduler planned "
-            f"{scheduler_output.total_num_scheduled_tokens}; this vLLM version orders its batch in a way this "
-            "extractor does not know; use a checked version"
-        )
-    token_ids = None if is_v2 else runner.input_ids.cpu[:rows].numpy()
-    return StepView(list(state.aux_hidden_states or ()), order, token_ids)
+def _cannot_return_id_0(model: torch.nn.Module) -> bool:
+    return any(base.__name__ in _NO_ID_0 for module in model.modules() for base in type(module).__mro__)

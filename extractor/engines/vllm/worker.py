@@ -16,7 +16,7 @@ from vllm.platforms import current_platform
 from extractor.engines.job import Job, rank_error_file
 from extractor.engines.requests import RequestTracker
 from extractor.engines.session import Session
-from extractor.engines.vllm.runners import StepView, enable_capture, view_step
+from extractor.engines.vllm.runners import RunnerView, StepView
 from extractor.errors import EngineError, ExtractorError
 from extractor.samples import Sample
 
@@ -38,7 +38,8 @@ class ExtractorWorker(BaseWorker):  # type: ignore[misc]
             # A terminal's Ctrl-C reaches every process of the group; only the driver may act on it, or the ranks
             # would die with samples in their rings.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        enable_capture(self.model_runner, tuple(self.vllm_config.additional_config["extractor_layer_ids"]))
+        layer_ids = tuple(self.vllm_config.additional_config["extractor_layer_ids"])
+        self._runner_view = RunnerView(self.model_runner, layer_ids)
         return result
 
     def execute_model(self, scheduler_output: Any) -> Any:
@@ -77,7 +78,7 @@ class ExtractorWorker(BaseWorker):  # type: ignore[misc]
         session = self._open_session()
         self._tracker.finish(scheduler_output.finished_req_ids)
         computed = self._begin_requests(scheduler_output, session)
-        view = view_step(self.model_runner, scheduler_output)
+        view = self._runner_view.step(scheduler_output)
         if view is None:
             return
         self._check_layers(view)

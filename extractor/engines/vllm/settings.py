@@ -1,0 +1,70 @@
+"""How vLLM is set up for extraction."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.model_loader.utils import get_model_architecture
+from vllm.platforms import current_platform
+
+from extractor.config import Config
+from extractor.engines.engine_args import parse_engine_args, require_known
+from extractor.layers import resolve_layers
+from extractor.model_info import ModelInfo
+
+
+def engine_config(config: Config, longest: int) -> Any:
+    """A VllmConfig for samples of at most `longest` tokens. Raises UsageError for engine arguments it refuses."""
+    extra = parse_engine_args(config.engine_args)
+    require_known(extra, (item.name for item in fields(EngineArgs)))
+    args = EngineArgs(**{**_arguments(config, longest), **extra})
+    created = args.create_engine_config()
+    if not _has_aux_support(created):
+        args.model_impl = "transformers"
+        created = args.create_engine_config()
+    return created
+
+
+def _arguments(config: Config, longest: int) -> dict[str, Any]:
+    info = ModelInfo.from_dir(config.model)
+    on_gpu = not current_platform.is_cpu()
+    budget = config.token_budget if config.chunked_prefill else max(config.token_budget, longest + 1)
+    return {
+        "model": str(config.model),
+        "skip_tokenizer_init": True,
+        "trust_remote_code": config.trust_remote_code,
+        "dtype": compute_dtype(config.compute_dtype, on_gpu),
+        "tensor_parallel_size": config.tp,
+        "max_model_len": longest + 1,
+        "max_num_batched_tokens": budget,
+        "max_num_seqs": min(config.max_in_flight, config.token_budget),  # vLLM allows no more
+        "enable_chunked_prefill": config.chunked_prefill,
+        "enable_prefix_caching": False,
+        "gpu_memory_utilization": config.gpu_memory,
+        "enforce_eager": config.compile == "off" or (config.compile == "auto" and not on_gpu),
+        "compilation_config": {} if on_gpu else _CPU_COMPILATION,
+        "worker_cls": "extractor.engines.vllm.worker.ExtractorWorker",
+        "additional_config": {"extractor_layer_ids": list(resolve_layers(config.layers, info.num_layers, config.last))},
+        "disable_log_stats": True,
+        "limit_mm_per_prompt": {},
+        "seed": 0,
+    }
+
+
+# The CPU kernel for rotary embeddings in vLLM 0.32 leaves queries of three dimensions as they are: latent attention
+# (DeepSeek, Kimi) then runs without positions and says nothing. The PyTorch form of the operation in vLLM is right.
+_CPU_COMPILATION = {"custom_ops": ["-rotary_embedding"]}
+
+
+def compute_dtype(choice: str, on_gpu: bool) -> str:
+    """`auto` is float32 on a CPU: without bf16 instructions its bf16 products are an order of magnitude slower."""
+    if choice != "auto":
+        return choice
+    return "auto" if on_gpu else "float32"
+
+
+def _has_aux_support(created: Any) -> bool:
+    model_class, _ = get_model_architecture(created.model_config)
+    return bool(getattr(model_class, "supports_eagle3", False))
