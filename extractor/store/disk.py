@@ -4,47 +4,55 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import lmdb
+
+from extractor.disk import free_bytes
 from extractor.errors import DiskFullError, StoreError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "fuse.sshfs")
 
 
-def reserve(fd: int, start: int, size: int, path: Path) -> None:
+def reserve(fd: int, start: int, size: int) -> None:
     """Allocate `size` bytes at `start` before anything is written there, so that a full disk is found while nothing
-    is lost. Raises DiskFullError. File systems without allocation are left to fail at the write."""
+    is lost. Raises OSError. File systems without allocation are left to fail at the write."""
     try:
         os.posix_fallocate(fd, start, size)
     except OSError as error:
-        if error.errno in _FULL:
-            raise full(path, size) from error
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            raise failed(path, error) from error
+            raise
 
 
-def full(path: Path, needed: int) -> DiskFullError:
-    return DiskFullError(
-        f"no room to write {needed:,} bytes to {path} ({free_bytes(path):,} bytes free); all samples sealed before are "
-        "safe; free space and run the same command again"
-    )
+@contextmanager
+def writing(path: Path, needed: int) -> Iterator[None]:
+    """Turn what LMDB and the system report while `needed` bytes are written to `path` into the store's errors.
 
-
-def failed(path: Path, error: Exception) -> StoreError:
-    return StoreError(
-        f"writing {path} failed: {error}; all samples sealed before are safe; check the disk (dmesg, smartctl) and run "
-        "the same command again"
-    )
-
-
-def free_bytes(path: Path) -> int:
-    """Bytes that this user may still write to the file system that holds `path`; 0 when it can't be asked."""
+    LMDB reports a short write, which is what a full disk gives, as an I/O error: then the free space tells.
+    """
     try:
-        stat = os.statvfs(path)
-    except OSError:
+        yield
+    except (lmdb.Error, OSError) as error:
+        is_full = isinstance(error, lmdb.DiskError) or (isinstance(error, OSError) and error.errno in _FULL)
+        if is_full or _free_bytes(path) < needed:
+            raise DiskFullError(
+                f"no room to write {needed:,} bytes to {path} ({_free_bytes(path):,} bytes free); all samples sealed "
+                "before are safe; free space and run the same command again"
+            ) from error
+        raise StoreError(
+            f"writing {path} failed: {error}; all samples sealed before are safe; check the disk (dmesg, smartctl) and "
+            "run the same command again"
+        ) from error
+
+
+def _free_bytes(path: Path) -> int:
+    try:
+        return free_bytes(path)
+    except StoreError:
         return 0
-    return stat.f_bavail * stat.f_frsize
 
 
 def sync_folder(path: Path) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 from extractor.errors import CorruptError
 from extractor.record import SEAL_MAGIC, Seal
-from extractor.store.shard_file import OVERFLOW, PAGE_HEADER, ShardFile
+from extractor.store.shard_file import ShardFile
+from extractor.store.tree import OVERFLOW, PAGE_HEADER
 
 _META_PAGE_SIZE_AT = 40
 _META_MAGIC_AT = 16

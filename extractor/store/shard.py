@@ -11,21 +11,20 @@ import struct
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import numpy as np
 
 from extractor.errors import StoreError
 from extractor.manifest import Manifest
 from extractor.record import FORMAT_VERSION, Seal, encode_index, encode_seal, index_entry, pages_of
-from extractor.store import disk, environments
+from extractor.store import disk
+from extractor.store.environments import TABLES, open_environment
 from extractor.store.layout import DATA_FILE, LOCK_FILE, publish
-from extractor.store.shard_file import OVERFLOW, PAGE_HEADER
+from extractor.store.tree import OVERFLOW, PAGE_HEADER
 
 KEY = struct.Struct(">Q")
 _BIG_DATA = 0x01
-_TREE_SLACK_BYTES = 1 << 20  # branch and leaf pages of one group
-_MAX_READERS = 4096  # processes that may list a shard at the same moment; 64 bytes each
-TABLES = (b"shard", b"tiles", b"seals", b"index")
+_NEW_BYTES = 1 << 18  # an empty shard's, and the tree pages that a group copies
+_TREE_SHARE = 32  # a group's new tree pages are less than 1/32 of it: every value has a page of at least 4 KiB
 
 
 class Shard:
@@ -36,7 +35,8 @@ class Shard:
         self.group_bytes = 0
         self.stored_bytes = 0
         self._file = path / DATA_FILE
-        self._env = environments.open_for_writing(path, map_bytes, _MAX_READERS)
+        with disk.writing(self._file, 0):
+            self._env = open_environment(path, map_bytes)
         self._map_bytes = map_bytes
         self._fd = os.open(self._file, os.O_RDWR | os.O_CLOEXEC)
         self._page = int(self._env.stat()["psize"])
@@ -51,19 +51,16 @@ class Shard:
     def create(cls, store: Path, manifest: Manifest, owner: dict[str, str | int], map_bytes: int) -> Shard:
         """A new empty shard under the next free name. A crash at any point leaves it whole or absent."""
         building = store / f".new-{owner['run_id']}-{owner['writer']}-{os.getpid()}"
-        shutil.rmtree(building, ignore_errors=True)
-        building.mkdir()
         about = {"format_version": FORMAT_VERSION, "fingerprint": manifest.fingerprint(), **owner}
-        env = environments.open_for_writing(building, _TREE_SLACK_BYTES, _MAX_READERS)
+        shutil.rmtree(building, ignore_errors=True)
         try:
-            tables = {name: env.open_db(name) for name in TABLES}
-            with env.begin(write=True) as txn:
-                txn.put(b"about", json.dumps(about).encode(), db=tables[b"shard"])
-            env.sync(True)
+            with disk.writing(store, _NEW_BYTES):
+                building.mkdir()
+                _fill_new(building, json.dumps(about))
+                path = publish(store, building)
         finally:
-            environments.close(building, env)
-        disk.sync_folder(building)
-        return cls(publish(store, building), map_bytes)
+            shutil.rmtree(building, ignore_errors=True)
+        return cls(path, map_bytes)
 
     def put_tile(self, value: np.ndarray | bytes) -> tuple[int, int]:
         """Copy a tile's stored bytes into the group; returns (key, offset)."""
@@ -88,10 +85,11 @@ class Shard:
         if self._entries:
             self._put(b"index", encode_index(np.array(self._entries), self._ids))
         sealed, places, txn = len(self._ids), self._places, self._txn
-        needed = self.group_bytes + _TREE_SLACK_BYTES
+        needed = self.group_bytes + self.group_bytes // _TREE_SHARE + _NEW_BYTES
         try:
-            disk.reserve(self._fd, self._data_bytes(), needed, self._file)
-            self._commit(txn, needed)
+            with disk.writing(self._file, needed):
+                disk.reserve(self._fd, self._data_bytes(), needed)
+                txn.commit()
         finally:
             txn.abort()  # does nothing after a commit
             self._forget_group()
@@ -100,10 +98,8 @@ class Shard:
 
     def sync(self) -> None:
         """Make the newest group's root durable too; until then a power cut may undo that one group."""
-        try:
+        with disk.writing(self._file, 0):
             self._env.sync(True)
-        except lmdb.Error as error:
-            raise disk.failed(self._file, error) from error
 
     def close(self) -> None:
         """Drop an open group, end the file where its data ends, and release the environment."""
@@ -111,10 +107,13 @@ class Shard:
             self._txn.abort()
             self._forget_group()
         size = self._data_bytes()
-        environments.close(self.path, self._env)
-        os.ftruncate(self._fd, size)
-        os.fsync(self._fd)
-        os.close(self._fd)
+        self._env.close()
+        try:
+            with disk.writing(self._file, 0):
+                os.ftruncate(self._fd, size)
+                os.fsync(self._fd)
+        finally:
+            os.close(self._fd)
         (self.path / LOCK_FILE).unlink(missing_ok=True)
 
     def _put(self, table: bytes, value: np.ndarray | bytes) -> tuple[int, int]:
@@ -134,7 +133,7 @@ class Shard:
 
     def make_room(self, size: int) -> None:
         """Grow the map, between groups, so that a group of `size` bytes fits."""
-        wanted = self._data_bytes() + size + _TREE_SLACK_BYTES
+        wanted = self._data_bytes() + size + size // _TREE_SHARE + 2 * _NEW_BYTES
         while self._map_bytes < wanted:
             self._map_bytes *= 2
             self._env.set_mapsize(self._map_bytes)
@@ -142,17 +141,6 @@ class Shard:
     def _begin(self, size: int) -> None:
         self.make_room(size)
         self._txn = self._env.begin(write=True, buffers=True)
-
-    def _commit(self, txn: Any, needed: int) -> None:
-        try:
-            txn.commit()
-        except lmdb.DiskError as error:
-            raise disk.full(self._file, needed) from error
-        except lmdb.Error as error:
-            # LMDB reports a short write, which is what a full disk gives, as an I/O error.
-            if disk.free_bytes(self._file) < needed:
-                raise disk.full(self._file, needed) from error
-            raise disk.failed(self._file, error) from error
 
     def _check_places(self, places: list[tuple[int, int]]) -> None:
         """Every value of the group stands where its seal says. Guards against an LMDB that lays pages out otherwise."""
@@ -169,6 +157,18 @@ class Shard:
     def _forget_group(self) -> None:
         self._txn, self.group_bytes = None, 0
         self._places, self._entries, self._ids = [], [], []
+
+
+def _fill_new(path: Path, about: str) -> None:
+    env = open_environment(path, _NEW_BYTES)
+    try:
+        tables = {name: env.open_db(name) for name in TABLES}
+        with env.begin(write=True) as txn:
+            txn.put(b"about", about.encode(), db=tables[b"shard"])
+        env.sync(True)
+    finally:
+        env.close()
+    disk.sync_folder(path)
 
 
 def _page_of_value(cursor: Any) -> int:

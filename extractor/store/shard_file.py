@@ -1,6 +1,6 @@
-"""Reading a shard: its list of samples once through LMDB, everything else by `preadv` at recorded offsets.
+"""Reading a shard: its list of samples once, everything else by `preadv` at recorded offsets.
 
-No map of the file is kept, so nothing a reader holds can dangle, forks are safe, and a running writer does not mind:
+No map of the file is made, so nothing a reader holds can dangle, forks are safe, and a running writer does not mind:
 a sealed value never moves. On hosts with the usual 128 KiB of readahead this is also 2.5 times faster, cold, than
 faulting a map in.
 """
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,10 @@ import numpy as np
 
 from extractor.errors import CorruptError, StoreError
 from extractor.record import ENTRY, FORMAT_VERSION, Seal, decode_index, decode_seal, pages_of
-from extractor.store import environments
-from extractor.store.layout import DATA_FILE
+from extractor.store.layout import DATA_FILE, LOCK_FILE
+from extractor.store.tree import OVERFLOW, PAGE_HEADER, Tree
 
-PAGE_HEADER = struct.Struct("<QHHI")  # page number, unused, flags, pages: stands before every value
-OVERFLOW = 0x04  # the flag of pages that hold one value
+_ATTEMPTS = 8  # at listing a shard that is being written
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,19 +54,35 @@ class ShardFile:
 
     def listing(self, fingerprint: str) -> Listing:
         """Raises StoreError when the shard belongs to another store, CorruptError when it can't be opened."""
-        with environments.listing(self.path) as env:
-            tables = {name: env.open_db(name, create=False) for name in (b"shard", b"tiles", b"seals", b"index")}
-            with env.begin(buffers=True) as txn:
-                about = _about(bytes(txn.get(b"about", db=tables[b"shard"], default=b"")), self.file, fingerprint)
-                with txn.cursor(tables[b"index"]) as cursor:
-                    blocks = [decode_index(value, str(self.file)) for value in cursor.iternext(keys=False)]
-                pages = sum(int(txn.stat(tables[name])["overflow_pages"]) for name in (b"tiles", b"seals"))
-            self.page_bytes = int(env.stat()["psize"])
-            data_bytes = (int(env.info()["last_pgno"]) + 1) * self.page_bytes
-        entries = np.concatenate([np.empty(0, ENTRY), *(block[0] for block in blocks)])
-        ids = b"".join(block[1] for block in blocks)
-        self._descriptor()  # so that the file stays readable should `compact` replace it
-        return Listing(about, entries, ids, self.page_bytes, data_bytes, pages)
+        damage: CorruptError | None = None
+        for attempt in range(_ATTEMPTS):
+            time.sleep(0.01 * attempt)
+            try:
+                tree = Tree(self._descriptor(), self.file)
+                listing = self._listing(tree, fingerprint)
+            except CorruptError as error:
+                if not (self.path / LOCK_FILE).exists():
+                    raise
+                damage = error  # or pages that the writer reused while they were read
+                continue
+            if tree.is_current():
+                return listing
+        raise damage or StoreError(
+            f"{self.file} changes faster than it can be listed; try again when its run has ended"
+        )
+
+    def _listing(self, tree: Tree, fingerprint: str) -> Listing:
+        about = _about(b"".join(tree.values(b"shard")), self.file, fingerprint)
+        blocks = [decode_index(value, f"the index in {self.file}") for value in tree.values(b"index")]
+        self.page_bytes = tree.page_bytes
+        return Listing(
+            about=about,
+            entries=np.concatenate([np.empty(0, ENTRY), *(block[0] for block in blocks)]),
+            ids=b"".join(block[1] for block in blocks),
+            page_bytes=tree.page_bytes,
+            data_bytes=tree.data_bytes,
+            value_pages=sum(tree.tables[name].value_pages for name in (b"tiles", b"seals")),
+        )
 
     def seal(self, offset: int, size: int) -> Seal:
         """The seal at `offset`. Raises CorruptError when it is not whole."""
@@ -117,8 +132,20 @@ class ShardFile:
         if self._fd is None:
             with self._guard:
                 if self._fd is None:
-                    self._fd = os.open(self.file, os.O_RDONLY | os.O_CLOEXEC)
+                    self._fd = _open(self.file)
         return self._fd
+
+
+def _open(file: Path) -> int:
+    try:
+        return os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise StoreError(
+            f"shard {file.parent.name} has lost its {file.name}; restore {file} from a copy, or run `extractor verify "
+            "--repair` to give its samples up"
+        ) from None
+    except OSError as error:
+        raise StoreError(f"{file} can't be opened: {error}; make it readable") from error
 
 
 def _about(raw: bytes, file: Path, fingerprint: str) -> dict[str, Any]:

@@ -1,0 +1,149 @@
+"""Reading the tables of an LMDB data file (format of LMDB 0.9) by `pread`.
+
+LMDB itself reads through a map, where a damaged page number or a file that was cut off ends the process by SIGBUS,
+where a fork or a second open of the same file needs care, and where a lock file must be writable. A store only needs to
+list a small table once, so it walks the few pages of that table itself; every page is checked before it is used.
+
+A running writer may reuse a page of the tree, at the earliest in the third commit after the one that is being read;
+`Tree.is_current` tells whether that may have happened.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from extractor.errors import CorruptError
+
+PAGE_HEADER = struct.Struct("<QHHI")  # page number, unused, flags, pages: stands before every value with own pages
+OVERFLOW = 0x04  # the page flag of such values
+_BRANCH, _LEAF, _META = 0x01, 0x02, 0x08
+_BIG_VALUE, _TABLE = 0x01, 0x02  # flags of a leaf's node
+_META_RECORD = struct.Struct(
+    "<IIQQ48s48sQQ"
+)  # magic, version, address, map size, free table, main table, last page, txn
+_TABLE_RECORD = struct.Struct("<IHHQQQQQ")  # page bytes, flags, depth, branch, leaf, overflow pages, entries, root
+_NODE = struct.Struct("<HHHH")  # low and high half of size or page number, flags (or its bits 32-47), key length
+_MAGIC, _VERSION = 0xBEEFC0DE, 1
+_EMPTY = 2**64 - 1
+_MAX_DEPTH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A named table: its number of entries, the pages of its big values, and the page of its root."""
+
+    entries: int
+    value_pages: int
+    root: int
+
+
+class Tree:
+    """The newest committed state of a data file. Raises CorruptError where a page is not what it should be."""
+
+    def __init__(self, fd: int, file: Path) -> None:
+        self._fd = fd
+        self._file = file
+        roots = [self._root(0, mmap.PAGESIZE)]
+        self.page_bytes = int(_TABLE_RECORD.unpack(roots[0][4])[0])
+        if self.page_bytes.bit_count() != 1 or not 512 <= self.page_bytes <= 65536:
+            raise self._damaged(f"pages of {self.page_bytes} bytes")
+        roots.append(self._root(1, self.page_bytes))
+        newest = max(roots, key=lambda root: int(root[7]))
+        # Roots are written in turn, so a damaged number shows; LMDB would quietly go back to an older state.
+        if int(newest[7]) > 0 and (roots[0][7] % 2, roots[1][7] % 2, abs(roots[0][7] - roots[1][7])) != (0, 1, 1):
+            raise self._damaged(f"roots numbered {roots[0][7]} and {roots[1][7]}")
+        self._transaction = int(newest[7])
+        self.data_bytes = (int(newest[6]) + 1) * self.page_bytes
+        size = os.fstat(fd).st_size
+        if size < self.data_bytes:
+            raise CorruptError(
+                f"{file} is {size:,} bytes, its data needs {self.data_bytes:,}; it was cut off; restore it from a copy "
+                "or run `extractor verify --repair`"
+            )
+        main = _table(newest[5])
+        self.tables = {key: _table(value) for key, value in self._entries(main.root, _TABLE)}
+
+    def is_current(self) -> bool:
+        """Whether no page read so far can have been reused since."""
+        newest = max(int(self._root(n, self.page_bytes)[7]) for n in (0, 1))
+        return newest <= self._transaction + 1
+
+    def values(self, table: bytes) -> Iterator[bytes]:
+        """The values of a named table, in the order of its keys."""
+        if table not in self.tables:
+            raise self._damaged(f"no table {table.decode()!r}")
+        for _, value in self._entries(self.tables[table].root, 0):
+            yield value
+
+    def _entries(self, root: int, wanted_flag: int) -> Iterator[tuple[bytes, bytes]]:
+        """(key, value) of every leaf node below `root` that has the flag."""
+        stack = [(root, 0)] if root != _EMPTY else []
+        while stack:
+            number, depth = stack.pop()
+            page = self._page(number, _BRANCH | _LEAF)
+            is_branch = bool(PAGE_HEADER.unpack_from(page)[2] & _BRANCH)
+            if depth > _MAX_DEPTH:
+                raise self._damaged("a tree that is deeper than any")
+            children = []
+            for low, high, flags, key_bytes, at in self._nodes(page, number):
+                if is_branch:
+                    children.append((low | high << 16 | flags << 32, depth + 1))
+                elif flags & wanted_flag == wanted_flag:
+                    yield page[at : at + key_bytes], self._value(page, at + key_bytes, low | high << 16, flags)
+            stack += reversed(children)
+
+    def _nodes(self, page: bytes, number: int) -> Iterator[tuple[int, int, int, int, int]]:
+        """(low, high, flags, key length, offset of the key) of each node of a page."""
+        (lower,) = struct.unpack_from("<H", page, 12)
+        count = (lower - PAGE_HEADER.size) // 2
+        if not 0 <= count < self.page_bytes // 4:
+            raise self._damaged(f"{count} entries on page {number}")
+        for at in struct.unpack_from(f"<{count}H", page, PAGE_HEADER.size):
+            if at + _NODE.size > self.page_bytes:
+                raise self._damaged(f"an entry outside of page {number}")
+            yield (*_NODE.unpack_from(page, at), at + _NODE.size)
+
+    def _value(self, page: bytes, at: int, size: int, flags: int) -> bytes:
+        if not flags & _BIG_VALUE:
+            return page[at : at + size]
+        (number,) = struct.unpack_from("<Q", page.ljust(at + 8, b"\0"), at)
+        pages = -(-(size + PAGE_HEADER.size) // self.page_bytes)
+        if (number + pages) * self.page_bytes > self.data_bytes:
+            raise self._damaged(f"a value on pages {number} to {number + pages - 1}")
+        data = os.pread(self._fd, size + PAGE_HEADER.size, number * self.page_bytes)
+        if PAGE_HEADER.unpack_from(data)[0] != number or not PAGE_HEADER.unpack_from(data)[2] & OVERFLOW:
+            raise self._damaged(f"no value on page {number}")
+        return data[PAGE_HEADER.size :]
+
+    def _page(self, number: int, flags: int) -> bytes:
+        if (number + 1) * self.page_bytes > self.data_bytes:
+            raise self._damaged(f"a link to page {number}, beyond its end")
+        page = os.pread(self._fd, self.page_bytes, number * self.page_bytes)
+        found, _, found_flags, _ = PAGE_HEADER.unpack_from(page.ljust(PAGE_HEADER.size, b"\0"))
+        if found != number or not found_flags & flags or len(page) < self.page_bytes:
+            raise self._damaged(f"a damaged page {number}")
+        return page
+
+    def _root(self, number: int, page_bytes: int) -> tuple[int, int, int, int, bytes, bytes, int, int]:
+        data = os.pread(self._fd, PAGE_HEADER.size + _META_RECORD.size, number * page_bytes)
+        if len(data) < PAGE_HEADER.size + _META_RECORD.size:
+            raise self._damaged("no root: it is shorter than two pages")
+        root: tuple[int, int, int, int, bytes, bytes, int, int] = _META_RECORD.unpack_from(data, PAGE_HEADER.size)
+        if root[0] != _MAGIC or root[1] != _VERSION or not PAGE_HEADER.unpack_from(data)[2] & _META:
+            raise self._damaged(f"a damaged root page {number} or another LMDB's format")
+        return root
+
+    def _damaged(self, what: str) -> CorruptError:
+        return CorruptError(f"{self._file} has {what}; restore it from a copy or run `extractor verify --repair`")
+
+
+def _table(record: bytes) -> Table:
+    _, _, _, _, _, overflow, entries, root = _TABLE_RECORD.unpack(
+        record[: _TABLE_RECORD.size].ljust(_TABLE_RECORD.size)
+    )
+    return Table(entries=entries, value_pages=overflow, root=root)
