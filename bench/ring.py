@@ -3,7 +3,7 @@
     pytest bench/ring.py -s --benchmark-columns=median,iqr,rounds
 
 Steps of 1,024 rows of [3, 7168] bf16 states, stored as fp16 (43,008 bytes a row), on the CPU, where the engine's thread
-gathers. The second benchmark is that thread's share of a GPU step of 32 rows: everything but the device's own work, with
+gathers. The second benchmark is that thread's share of a GPU step of 32 rows: all but the device's own work, with
 streams that drop what is launched.
 """
 
