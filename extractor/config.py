@@ -38,6 +38,7 @@ class Config:
     )
     token_budget: int = _option("most tokens in one forward pass", 8192)
     chunked_prefill: bool = _option("let a long sample span several forward passes", True)
+    commit_seconds: float = _option("most seconds between commits: what a killed run can lose", 10.0)
     max_in_flight: int = _option("most samples handed to the engine at a time", 256)
     compile: str = _option("torch.compile in vLLM; auto = on a GPU only", "auto", ("auto", "on", "off"))
     gpu_memory: float = _option("share of GPU memory vLLM may use", 0.9)
@@ -52,6 +53,8 @@ class Config:
         for name in ("tp", "token_budget", "max_in_flight"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it must be at least 1")
+        if self.commit_seconds <= 0:
+            raise UsageError(f"--commit-seconds is {self.commit_seconds}; it must be above 0")
         if not 0 < self.gpu_memory <= 1:
             raise UsageError(f"--gpu-memory is {self.gpu_memory}; it must lie in (0, 1]")
         for item in self.__dataclass_fields__.values():

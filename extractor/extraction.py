@@ -64,7 +64,6 @@ def _run(
     report: Callable[[Progress, int, int], None] | None,
 ) -> Summary:
     total_tokens = job.expected_bytes // job.row_bytes
-
     watch = RoomWatch(config.out)
 
     def tell(progress: Progress) -> None:
@@ -72,9 +71,9 @@ def _run(
         if report is not None:
             report(progress, len(todo), total_tokens)
 
-    tell(Progress())
-    started = time.monotonic()
     with stop_on_interrupt() as stop:
+        tell(Progress())
+        started = time.monotonic()
         ranks = engine.run(job, _only(samples, todo), tell, stop)
         interrupted = stop()
     seconds = time.monotonic() - started

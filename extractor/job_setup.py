@@ -80,4 +80,5 @@ def make_job(config: Config, info: ModelInfo, layer_ids: tuple[int, ...], todo: 
         overflow=config.overflow,
         expected_bytes=tokens * 2 * len(layer_ids) * info.hidden_size,
         token_budget=config.token_budget,
+        commit_seconds=config.commit_seconds,
     )

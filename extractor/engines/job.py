@@ -27,6 +27,7 @@ class Job:
     overflow: str
     expected_bytes: int
     token_budget: int
+    commit_seconds: float
 
     @property
     def row_bytes(self) -> int:

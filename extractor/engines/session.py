@@ -13,7 +13,7 @@ from extractor.capture import Capture, Chunk
 from extractor.engines.job import Job
 from extractor.engines.recorder import Recorder
 from extractor.samples import Sample
-from extractor.store import ShardWriter
+from extractor.store import ShardWriter, WriterOptions
 
 
 class Session:
@@ -21,7 +21,13 @@ class Session:
 
     def __init__(self, job: Job, rank: int, device: torch.device) -> None:
         self._job = job
-        self._writer = ShardWriter(job.store, run_id=job.run_id, writer=rank, expected_bytes=job.expected_bytes)
+        self._writer = ShardWriter(
+            job.store,
+            run_id=job.run_id,
+            writer=rank,
+            expected_bytes=job.expected_bytes,
+            options=WriterOptions(commit_seconds=job.commit_seconds),
+        )
         self._recorder = Recorder(self._writer, job)
         self._capture = Capture(
             num_layers=len(job.layer_ids),
