@@ -14,7 +14,7 @@ from extractor.implementations import BoundGather
 from extractor.pinned import CudaDriver, HostMemory, cpus_near
 from extractor.slot import HostSlot, Slot, SlotLayout
 
-# Device buffers. A step that needs more makes its gather, and so the next forward pass, wait for copies (64 MB: 1.2 ms).
+# Device buffers. A step that needs more makes its gather, and so the next forward pass, wait for a copy (1.2 ms).
 # Four slots of 64 MB hold 8,192 rows of [3, 4096], or one of eight ranks' share of [3, 7168].
 NUM_STAGING = 4
 
