@@ -9,6 +9,7 @@ from pathlib import Path
 from extractor.budget.calibration import Calibration, Extract, calibrate
 from extractor.budget.codec_ratio import CodecRatio, codec_ratio
 from extractor.budget.geometry import Geometry, geometry
+from extractor.budget.plot import draw_costs, require_plot
 from extractor.budget.rates import Rate, parse_baseline, parse_rate
 from extractor.budget.report import Plan
 from extractor.budget.room import Job, RoomReport, room_report
@@ -50,6 +51,7 @@ class PlanConfig:
     codec: str = "none"
     out: Path | None = None
     look: tuple[Path, ...] = ()
+    plot: Path | None = None
 
     def __post_init__(self) -> None:
         for option, cap in [("--max-length", self.max_length), *(("--caps", cap) for cap in self.caps)]:
@@ -71,19 +73,22 @@ def plan(config: PlanConfig, extract: Extract | None = None) -> Plan:
     Raises UsageError, InputError or StoreError.
     """
     sizes = geometry(config.model, config.hidden_size, config.num_layers, config.layers, config.last, config.like)
-    timing = _timing(config)
-    rate = None if timing else _known_rate(config)
+    rate, timing = _known_rate(config), _timing(config)
+    if config.plot:
+        require_plot(config.plot)
     nearby = nearby_stores(config.out, config.look)
     ratio = codec_ratio(config.like, nearby.stores, sizes)
     sources = find_sources(config.data)
     tally = read_sources(sources)
     corpus = tally.lengths()
     chosen = _choice(config, corpus)
-    kept = chosen.apply(corpus)
-    caution = ""
+    notes = [_codec_note(config, ratio)]
     if timing:
-        rate, caution = calibrate(timing, kept, samples_files(sources), extract or _real_extract())
+        rate, caution = calibrate(timing, chosen.apply(corpus), samples_files(sources), extract or _real_extract())
+        notes.append(caution)
     price = Price(bytes_per_token=sizes.bytes_per_token, rate=rate, codec_ratio=ratio.ratio if ratio else None)
+    if config.plot:
+        draw_costs(config.plot, corpus, {*config.caps, *filter(None, [config.max_length])}, price)
     rows = scenario_rows(corpus, scenarios(chosen, heavy_sources(corpus), SHOWN_CAP), chosen, price)
     return Plan(
         geometry=sizes,
@@ -94,11 +99,11 @@ def plan(config: PlanConfig, extract: Extract | None = None) -> Plan:
         caps=tuple(cap_rows(replace(chosen, cap=None).apply(corpus), config.caps, config.max_length, price)),
         scenarios=tuple(rows),
         seed=config.seed,
-        histogram=tuple(histogram(kept)),
+        histogram=tuple(histogram(chosen.apply(corpus))),
         room=_room(config, next(row for row in rows if row.chosen), nearby, sizes),
         rejected_records=tally.rejected,
         rejects=tuple(tally.rejects),
-        notes=tuple(note for note in (caution, _codec_note(config, ratio)) if note),
+        notes=tuple(filter(None, notes)),
     )
 
 
@@ -129,6 +134,9 @@ def _real_extract() -> Extract:
 
 
 def _known_rate(config: PlanConfig) -> Rate | None:
+    """What a number or a past run says; None where neither is given or a calibration will tell."""
+    if config.calibrate is not None:
+        return None
     if config.baseline is not None:
         return parse_baseline(config.baseline)
     if config.rate is not None:

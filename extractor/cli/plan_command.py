@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_choices(parser)
     _add_rates(parser)
     _add_disk(parser)
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw cost by source and cap (needs matplotlib)")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
 
 
@@ -112,6 +113,7 @@ def run(args: argparse.Namespace) -> int:
         codec=args.codec,
         out=args.out,
         look=tuple(args.look),
+        plot=args.plot,
     )
     result = plan(config)
     _show(result, args.json)
