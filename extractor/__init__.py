@@ -16,6 +16,7 @@ _EXPORTS = {
     "Config": "extractor.config",
     "ExtractorError": "extractor.errors",
     "HiddenStateDataset": "extractor.loader",
+    "PlanConfig": "extractor.planning",
     "Store": "extractor.store",
     "extract": "extractor.extraction",
     "plan": "extractor.planning",
