@@ -4,7 +4,7 @@
 
 PLAN_MILLIONS=10 makes it smaller; 100 million lengths are 4.7 GB of JSON Lines. Target: 10 s and 2 GiB for the lines
 and for the samples file, on a machine with nothing else to do. Each plan is a process of its own (its start included);
-its CPU seconds and peak memory are printed and stand in `extra_info` of --benchmark-json. Reading the same bytes without
+its CPU seconds and peak memory are printed and stand in `extra_info` of --benchmark-json. Reading the bytes without
 looking at them is the ceiling. The three parsers of lines are compared on one block, one thread.
 """
 
