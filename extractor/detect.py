@@ -11,9 +11,11 @@ They report and change nothing. n rows of one chunk, L layers, H hidden size.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,18 +36,37 @@ _COUNTED = ("saturated", "inf", "nan")  # the first columns of counts
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found in one layer of one chunk (jump: of one sample), with the first place."""
+    """What was found in one layer of one chunk or sample: the first place, and how much there is."""
 
     kind: str  # of the module's list
     sample_id: str
-    position: int  # of the token, in the sample
+    position: int  # of the first such token, in the sample
     layer_id: int
-    value: float  # saturated: largest |x| before rounding; constant: the value; jump: the factor; else NaN
     count: int  # elements (saturated, inf, nan), rows (constant, repeated) or tokens after the first (jump)
-    detail: str
+    value: float  # saturated: largest |x| before rounding; constant: the first's value; jump: the factor; else NaN
+    detail: str  # about the first place
 
     def __str__(self) -> str:
-        return f"{self.kind}: sample {self.sample_id!r}, token {self.position}, layer {self.layer_id}: {self.detail}"
+        where = f"sample {self.sample_id!r}, layer {self.layer_id}, from token {self.position} on"
+        return f"{self.kind}: {where}: {self.count} ({self.detail})"
+
+    def merged(self, later: Finding) -> Finding:
+        """This one and a later one of the same kind, sample and layer."""
+        value = max(self.value, later.value) if self.kind == "saturated" else self.value
+        return replace(self, count=self.count + later.count, value=value)
+
+    def as_json(self) -> dict[str, Any]:
+        """Its fields; `value` is None where it has no meaning."""
+        return {**asdict(self), "value": None if math.isnan(self.value) else self.value}
+
+
+@dataclass(slots=True)
+class _Sample:
+    """An unfinished sample: exponents summed by layer [L] over `rows` rows, findings by kind and layer."""
+
+    exponents: NDArray[np.int64]
+    rows: int = 0
+    findings: dict[tuple[str, int], Finding] = field(default_factory=dict)
 
 
 class Detectors:
@@ -55,12 +76,12 @@ class Detectors:
         self._layer_ids = tuple(layer_ids)
         self._recent = [RecentRows(REMEMBERED_ROWS) for _ in layer_ids]
         self._history = [deque[float](maxlen=HISTORY) for _ in layer_ids]
-        self._exponents: dict[str, tuple[NDArray[np.int64], int]] = {}  # of unfinished samples: sums [L], rows
+        self._samples: dict[str, _Sample] = {}
 
     def check(
         self, chunk: Chunk, rows: np.ndarray, counts: NDArray[np.int64], token_ids: NDArray[np.int32]
     ) -> list[Finding]:
-        """Look at the rows of one chunk.
+        """Look at the rows of one chunk; position 0 starts its sample, once more if it was preempted.
 
         rows       [n, L, H] float16 or bfloat16, as stored
         counts     [L, 4] of these rows: saturated, inf, NaN, max |x| as fp32 bits
@@ -69,28 +90,31 @@ class Detectors:
         bits = rows.view(np.uint16)
         probe = probe_rows(bits)
         constant = constant_rows(bits, probe)
-        self._add_exponents(chunk, probe, rows.dtype)
         found = [*_counted(bits, counts, rows.dtype), *_constant(rows, constant)]
         found += self._repeated(chunk, fingerprints(probe), constant, token_ids)
-        return [
-            Finding(kind, chunk.sample_id, chunk.position + row, self._layer_ids[layer], value, count, detail)
-            for kind, row, layer, value, count, detail in found
+        findings = [
+            Finding(kind, chunk.sample_id, chunk.position + row, self._layer_ids[layer], count, value, detail)
+            for kind, row, layer, count, value, detail in found
         ]
+        self._remember(chunk, probe, rows.dtype, findings)
+        return findings
 
     def finish(self, sample_id: str) -> list[Finding]:
-        """Compare a complete sample's magnitudes with those of the samples before it."""
-        sums, rows = self._exponents.pop(sample_id, (np.zeros(0), 0))
-        findings: list[Finding] = []
-        if not rows:  # the first token alone
-            return findings
-        for layer, octaves in enumerate(sums / (rows * PROBE)):
+        """All findings of a complete sample, one for each kind and layer, and `jump` beside the samples before it."""
+        sample = self._samples.pop(sample_id, None)
+        return [] if sample is None else [*sample.findings.values(), *self._jumps(sample_id, sample)]
+
+    def _jumps(self, sample_id: str, sample: _Sample) -> Iterator[Finding]:
+        if not sample.rows:  # the first token alone
+            return
+        for layer, octaves in enumerate(sample.exponents / (sample.rows * PROBE)):
             history = self._history[layer]
-            change = octaves - float(np.median(history)) if history else 0.0
+            change = float(octaves - np.median(history)) if history else 0.0
             if abs(change) > JUMP_OCTAVES:
-                detail = f"its typical magnitude is {2.0**change:.3g} times that of the {len(history)} samples before"
-                findings.append(Finding("jump", sample_id, 0, self._layer_ids[layer], 2.0**change, rows, detail))
+                factor, layer_id = 2.0**change, self._layer_ids[layer]
+                detail = f"{factor:.3g} times the typical magnitude of the {len(history)} samples before"
+                yield Finding("jump", sample_id, 0, layer_id, sample.rows, factor, detail)
             history.append(octaves)
-        return findings
 
     def _repeated(
         self, chunk: Chunk, prints: NDArray[np.uint64], constant: NDArray[np.bool_], token_ids: NDArray[np.int32]
@@ -99,39 +123,40 @@ class Detectors:
             rows = np.flatnonzero(~constant[:, layer])  # the others are reported already
             match = recent.enter(chunk.sample_id, chunk.position + rows, prints[rows, layer], token_ids[rows])
             if match:
-                detail = (
-                    f"{match.count} of {chunk.count} rows have the bits of a row of another token, "
-                    f"the first those of sample {match.other_sample!r}, token {match.other_position}"
-                )
-                yield "repeated", int(rows[match.row]), layer, float("nan"), match.count, detail
+                detail = f"the bits of sample {match.other_sample!r}, token {match.other_position}"
+                yield "repeated", int(rows[match.row]), layer, match.count, math.nan, detail
 
-    def _add_exponents(self, chunk: Chunk, probe: Bits, dtype: np.dtype[np.generic]) -> None:
-        before, rows = self._exponents.get(chunk.sample_id, (np.zeros(len(self._layer_ids), np.int64), 0))
-        if chunk.position == 0:
-            # An engine computes a preempted sample once more from its start. The first token itself is left out: it is
-            # where models put their outliers (22 times the others in layer 15 of SmolLM2-135M).
-            before, rows, probe = np.zeros_like(before), 0, probe[1:]
-        self._exponents[chunk.sample_id] = (before + sum_exponents(probe, dtype), rows + len(probe))
+    def _remember(self, chunk: Chunk, probe: Bits, dtype: np.dtype[np.generic], findings: list[Finding]) -> None:
+        if chunk.position == 0 or chunk.sample_id not in self._samples:
+            self._samples[chunk.sample_id] = _Sample(np.zeros(len(self._layer_ids), np.int64))
+        if chunk.position == 0:  # models put their outliers there: 22 times the others in layer 15 of SmolLM2-135M
+            probe = probe[1:]
+        sample = self._samples[chunk.sample_id]
+        sample.exponents += sum_exponents(probe, dtype)
+        sample.rows += len(probe)
+        for finding in findings:
+            key = finding.kind, finding.layer_id
+            before = sample.findings.get(key)
+            sample.findings[key] = before.merged(finding) if before else finding
 
 
-_Found = tuple[str, int, int, float, int, str]  # kind, row, layer, value, count, detail
+_Found = tuple[str, int, int, int, float, str]  # kind, row, layer, count, value, detail
 
 
 def _counted(bits: Bits, counts: NDArray[np.int64], dtype: np.dtype[np.generic]) -> Iterator[_Found]:
     """What the gather has counted; rows are searched only for the first place."""
     for layer, column in np.argwhere(counts[:, : len(_COUNTED)]):
-        kind, count = _COUNTED[column], int(counts[layer, column])
+        kind = _COUNTED[column]
         row, channel = first_element(bits[:, layer], kind, dtype)
-        detail, value = f"{count} {kind} elements, the first in channel {channel}", float("nan")
+        detail, value = f"channel {channel}" if channel >= 0 else "counted, but not in the rows", math.nan
         if kind == "saturated":
             value = float(counts[layer, 3:].astype(np.int32).view(np.float32)[0])
-            detail += f", the largest |x| is {value:.6g}"
-        yield kind, row, int(layer), value, count, detail
+            detail += f", largest |x| {value:.6g}"
+        yield kind, row, int(layer), int(counts[layer, column]), value, detail
 
 
 def _constant(rows: np.ndarray, constant: NDArray[np.bool_]) -> Iterator[_Found]:
     for layer in np.flatnonzero(constant.any(axis=0)):
         found = np.flatnonzero(constant[:, layer])
         value = float(rows[found[0], layer, 0])
-        detail = f"{len(found)} of {len(rows)} rows hold one value only, the first {value}"
-        yield "constant", int(found[0]), int(layer), value, len(found), detail
+        yield "constant", int(found[0]), int(layer), len(found), value, f"all elements {value}"

@@ -15,8 +15,8 @@ from extractor.engines.job import Job, Progress
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """What one call of `extract` did. `tokens_per_s` counts from the first sample to the last seal, without the
-    engine's start. `findings` counts (sample, layer) pairs with saturated, inf or NaN values, listed in
-    `findings_file`."""
+    engine's start. `findings` counts what the detectors (see detect) found, by sample, layer and
+    kind, listed in `findings_file`."""
 
     store: Path
     run_id: str
@@ -36,7 +36,7 @@ class Summary:
 
     @property
     def exit_code(self) -> int:
-        """130 interrupted, 3 done but values saturated or not finite, 0 done."""
+        """130 interrupted, 3 done but with findings, 0 done."""
         if self.interrupted:
             return 130
         return 3 if self.findings else 0
@@ -61,9 +61,9 @@ def summarize(
         tokens_per_s=progress.tokens / seconds,
         stalled_seconds=progress.stalled_seconds,
         already_stored=already,
-        saturated=sum(f["saturated"] for f in findings),
-        inf=sum(f["inf"] for f in findings),
-        nan=sum(f["nan"] for f in findings),
+        saturated=_elements(findings, "saturated"),
+        inf=_elements(findings, "inf"),
+        nan=_elements(findings, "nan"),
         findings=len(findings),
         findings_file=_write_findings(job, findings),
         interrupted=interrupted,
@@ -102,6 +102,10 @@ def write_run_record(config: Config, job: Job, summary: Summary) -> None:
         "config": config.as_json(),
     }
     (job.store / "runs" / f"{job.run_id}.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _elements(findings: list[dict[str, Any]], kind: str) -> int:
+    return sum(finding["count"] for finding in findings if finding["kind"] == kind)
 
 
 def _write_findings(job: Job, findings: list[dict[str, Any]]) -> Path | None:

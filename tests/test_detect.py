@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -144,9 +146,9 @@ def test_counted_elements_are_located(dtype) -> None:
     counts = no_counts()
     counts[0, 2], counts[1, 1], counts[2, 0] = 2, 1, 1
     counts[2, 3] = np.array([123_456.0], dtype=np.float32).view(np.int32)[0]
-    found = Detectors(LAYER_IDS).check(Chunk("s", 1000, 0, 200), rows, counts, ids)
-    assert places(found) == [("nan", "s", 1150, 2, 2), ("inf", "s", 1007, 30, 1), ("saturated", "s", 1199, 58, 1)]
-    assert [f.detail.split(",")[1] for f in found] == [f" the first in channel {channel}" for channel in (9, 5, 63)]
+    found = Detectors(LAYER_IDS).check(Chunk("s", 0, 0, 200), rows, counts, ids)
+    assert places(found) == [("nan", "s", 150, 2, 2), ("inf", "s", 7, 30, 1), ("saturated", "s", 199, 58, 1)]
+    assert [f.detail.split(",")[0] for f in found] == [f"channel {channel}" for channel in (9, 5, 63)]
     assert found[2].value == 123_456.0
     assert "123456" in str(found[2])
 
@@ -217,6 +219,49 @@ def test_a_lone_outlier_does_not_make_the_next_sample_one() -> None:
         ids = tokens(30, number)
         feed(detectors, f"s{number}", ids, states(ids, number, ml_dtypes.bfloat16, scale))
         assert len(detectors.finish(f"s{number}")) == (3 if number == 2 else 0)
+
+
+def test_findings_of_a_sample_are_merged_by_kind_and_layer() -> None:
+    detectors = Detectors(LAYER_IDS)
+    ids = tokens(60)
+    rows = states(ids)
+    rows[5, 1] = 0.0
+    rows[[25, 30], 1] = 0.0
+    rows[45, 2] = 3.0
+    peaks = []
+    for part, (saturated, peak) in enumerate([(0, 0.0), (4, 9e4), (2, 7e4)]):
+        counts = no_counts()
+        counts[0, [0, 3]] = saturated, np.array([peak], np.float32).view(np.int32)[0]
+        rows[20 * part + 8, 0, 6] = 65_504.0 if saturated else 1.0
+        here = slice(20 * part, 20 * part + 20)
+        peaks += detectors.check(Chunk("s", 20 * part, 0, 20), rows[here], counts, ids[here])
+    assert len(peaks) == 5
+    merged = detectors.finish("s")
+    assert sorted(places(merged)) == [
+        ("constant", "s", 5, 30, 3),
+        ("constant", "s", 45, 58, 1),
+        ("saturated", "s", 28, 2, 6),
+    ]
+    assert {f.kind: f.value for f in merged if f.layer_id != 30} == {"constant": 3.0, "saturated": 9e4}
+    assert detectors.finish("s") == []
+
+
+def test_a_restart_forgets_what_was_found_before_it() -> None:
+    detectors = Detectors(LAYER_IDS)
+    ids = tokens(20)
+    rows = states(ids)
+    feed(detectors, "s", ids, np.zeros_like(rows))
+    feed(detectors, "s", ids, rows)
+    assert detectors.finish("s") == []
+
+
+def test_a_finding_without_a_value_is_valid_json() -> None:
+    ids = tokens(12)
+    found = feed(Detectors(LAYER_IDS), "a", ids, np.repeat(states(ids[:1]), 12, axis=0))
+    assert json.loads(json.dumps(found[0].as_json(), allow_nan=False)) == {
+        "kind": "repeated", "sample_id": "a", "position": 0, "layer_id": 2, "count": 11, "value": None,
+        "detail": "the bits of sample 'a', token 11",
+    }  # fmt: skip
 
 
 def test_finish_of_an_unseen_sample_is_quiet() -> None:

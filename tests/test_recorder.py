@@ -107,11 +107,23 @@ def test_counts_add_up_per_sample_and_are_reported(writer):
     recorder = Recorder(writer, _job())
     recorder.expect(_sample("a", 2))
     recorder.write(Chunk("a", 0, 0, 1), _rows(1), _counts(saturated=2, inf=1, peak=8e4))
-    recorder.write(Chunk("a", 1, 0, 1), _rows(1), _counts(saturated=1, nan=4, peak=7e4))
+    recorder.write(Chunk("a", 1, 0, 1), _rows(1, 9), _counts(saturated=1, nan=4, peak=7e4))
     stats = writer.sealed["a"][3]
     assert stats["saturated"].tolist() == [0, 3]
     assert stats["max_abs"].tolist() == [0.0, 8e4]
-    assert recorder.findings == [{"sample_id": "a", "layer_id": 5, "saturated": 3, "inf": 1, "nan": 4}]
+    found = [(f["kind"], f["sample_id"], f["layer_id"], f["count"]) for f in recorder.findings]
+    assert found == [("saturated", "a", 5, 3), ("inf", "a", 5, 1), ("nan", "a", 5, 4)]
+
+
+def test_rows_of_another_sample_are_reported(writer):
+    """A slot that was handed over before its copy arrived still holds the sample before."""
+    recorder = Recorder(writer, _job())
+    recorder.expect(_sample("a", 3))
+    recorder.expect(Sample("b", np.array([7, 8], np.int32), np.ones(2, np.uint8)))
+    recorder.write(Chunk("a", 0, 0, 3), _rows(3), _counts())
+    recorder.write(Chunk("b", 0, 3, 2), _rows(2), _counts())
+    found = [(f["kind"], f["sample_id"], f["layer_id"], f["count"], f["detail"]) for f in recorder.findings]
+    assert found == [("repeated", "b", layer_id, 2, "the bits of sample 'a', token 0") for layer_id in (2, 5)]
 
 
 def test_overflow_error_names_the_place(writer):

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from extractor.capture import Chunk
+from extractor.detect import Detectors
 from extractor.engines.job import Job
 from extractor.errors import EngineError
 from extractor.record import stats_from_counts
 from extractor.samples import Sample
 from extractor.store import ShardWriter
 
-_SATURATED, _INF, _NAN, _MAX_BITS = range(4)
+_SATURATED, _MAX_BITS = 0, 3  # columns of counts
 
 
 @dataclass(slots=True)
@@ -36,6 +37,7 @@ class Recorder:
         self._open: dict[str, _Open] = {}
         self.sealed_samples = 0
         self.sealed_tokens = 0
+        self._detectors = Detectors(job.layer_ids)
         self.findings: list[dict[str, Any]] = []
 
     def expect(self, sample: Sample) -> None:
@@ -72,6 +74,8 @@ class Recorder:
         self._writer.write_rows(chunk.sample_id, chunk.position, rows)
         item.rows += chunk.count
         _merge(item.counts, counts)
+        token_ids = item.sample.token_ids[chunk.position : chunk.position + chunk.count]
+        self._detectors.check(chunk, rows, counts, token_ids)
         if item.rows == item.sample.token_ids.size:
             self._seal(item)
 
@@ -84,22 +88,9 @@ class Recorder:
             stats=stats_from_counts(item.counts),
         )
         del self._open[sample.sample_id]
-        self._note_problems(item)
+        self.findings += [finding.as_json() for finding in self._detectors.finish(sample.sample_id)]
         self.sealed_samples += 1
         self.sealed_tokens += sample.token_ids.size
-
-    def _note_problems(self, item: _Open) -> None:
-        for layer, row in zip(self._job.layer_ids, item.counts.tolist(), strict=True):
-            if any(row[:_MAX_BITS]):
-                self.findings.append(
-                    {
-                        "sample_id": item.sample.sample_id,
-                        "layer_id": layer,
-                        "saturated": row[_SATURATED],
-                        "inf": row[_INF],
-                        "nan": row[_NAN],
-                    }
-                )
 
     def _restart(self, item: _Open) -> None:
         self._writer.discard(item.sample.sample_id)

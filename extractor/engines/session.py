@@ -76,5 +76,5 @@ class Session:
     def close(self) -> None:
         """Stop the ring, then close the shard: what is sealed stays. Idempotent."""
         with self._lock:
-            self._capture.close()
-            self._writer.close()
+            if self._capture.close():  # else the recorder is stuck in a write, and the shard in use
+                self._writer.close()
