@@ -1,0 +1,170 @@
+"""How fast do batches come out of a store whose bytes are in the page cache, beside a memcpy and the peers' files?
+
+    pytest bench/loader.py --benchmark-columns=median,iqr,rounds --benchmark-group-by=group
+
+Every variant delivers the same 384 MiB once per round: 48 samples of 8 MiB, [T, 4, 2048] fp16, in batches of 2,048
+tokens. The ceiling copies the same bytes between arrays that exist. Peers: one torch.save or safetensors file per sample,
+loaded with their own loader and copied into the batch. `process` is a torch DataLoader with one worker. Set EXTRACTOR_BENCH_DIR to put
+the files on another disk; what is not in the page cache after the warm-up round shows as slower.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.utils.data import DataLoader
+
+from extractor import HiddenStateDataset
+from extractor.layers import CONVENTION
+from extractor.loader import HiddenStateSamples
+from extractor.manifest import Manifest
+from extractor.record import STATS
+from extractor.store import ShardWriter, Store, prepare_store
+
+SAMPLES, TOKENS, LAYERS, HIDDEN = 48, 512, 4, 2048
+BUDGET = 2048
+TOTAL = SAMPLES * TOKENS * LAYERS * HIDDEN * 2
+
+
+@pytest.fixture(scope="module")
+def folder():
+    with tempfile.TemporaryDirectory(dir=os.environ.get("EXTRACTOR_BENCH_DIR")) as path:
+        yield Path(path)
+
+
+@pytest.fixture(scope="module")
+def states():
+    return torch.randn(SAMPLES, TOKENS, LAYERS, HIDDEN, dtype=torch.float16)
+
+
+@pytest.fixture(scope="module")
+def store(folder, states):
+    manifest = Manifest(
+        model_name="bench",
+        model_config_hash="0",
+        model_dtype="float16",
+        num_layers=16,
+        layer_ids=(2, 8, 13, 16),
+        layer_convention=CONVENTION,
+        hidden_size=HIDDEN,
+        dtype="float16",
+        tokenizer_hash="0",
+        samples_hash="0",
+        engine="bench",
+        engine_version="0",
+        extractor_version="0",
+        created="",
+    )
+    prepare_store(folder / "store", manifest)
+    ids, mask = np.zeros(TOKENS, np.int32), np.ones(TOKENS, np.uint8)
+    with ShardWriter(folder / "store", run_id="bench", writer=0) as writer:
+        for n, rows in enumerate(states.numpy()):
+            writer.write_rows(f"s{n}", 0, rows)
+            writer.seal(f"s{n}", token_ids=ids, loss_mask=mask, stats=np.zeros(LAYERS, STATS))
+    return folder / "store"
+
+
+@pytest.fixture(scope="module")
+def files(folder, states):
+    for n, rows in enumerate(states):
+        sample = {"input_ids": torch.zeros(TOKENS, dtype=torch.int64), "hidden_states": rows.clone()}
+        torch.save(sample, folder / f"{n}.pt")
+        save_file(sample, folder / f"{n}.safetensors")
+    return folder
+
+
+def drain(batches):
+    return sum(batch["hidden_states"].nbytes for batch in batches)
+
+
+def memcpy(request):
+    states = request("states")
+    targets = [torch.zeros_like(states[:4]) for _ in range(2)]  # a trainer holds one batch while the next is read
+
+    def run():
+        for number, part in enumerate(states.split(4)):
+            targets[number % 2].copy_(part)
+        return TOTAL
+
+    return run
+
+
+def ours(check, **options):
+    def prepare(request):
+        data = HiddenStateDataset(Store.open(request("store"), check=check), BUDGET)
+        return lambda: drain(data.loader(**options) if options else data)
+
+    return prepare
+
+
+def process(request):
+    data = HiddenStateDataset(Store.open(request("store")), BUDGET)
+    return lambda: drain(DataLoader(data, batch_size=None, num_workers=1, multiprocessing_context="fork"))
+
+
+def map_style(request):
+    samples = HiddenStateSamples(Store.open(request("store")))
+    return lambda: drain(samples[n] for n in range(SAMPLES))
+
+
+def peers(load):
+    """One file per sample, loaded and copied into a batch buffer that exists already: their best case, since collators
+    make a new one."""
+
+    def prepare(request):
+        folder = request("files")
+        batch = torch.zeros(BUDGET, LAYERS, HIDDEN, dtype=torch.float16)
+
+        def run():
+            for n in range(SAMPLES):
+                place = n % (BUDGET // TOKENS) * TOKENS
+                batch[place : place + TOKENS] = load(folder, n)["hidden_states"]
+            return TOTAL
+
+        return run
+
+    return prepare
+
+
+VARIANTS = {
+    "memcpy of the same bytes": memcpy,
+    "ours, in the trainer's thread": ours(check=False),
+    "ours, one read-ahead thread": ours(check=False, prefetch=2, threads=1),
+    "ours, checksums verified": ours(check=True),
+    "ours, map-style": map_style,
+    "ours, process": process,
+    "torch.load per sample": peers(lambda folder, n: torch.load(folder / f"{n}.pt")),
+    "safetensors per sample": peers(lambda folder, n: load_file(folder / f"{n}.safetensors")),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_delivery(benchmark, request, name):
+    run = VARIANTS[name](request.getfixturevalue)
+    torch.set_num_threads(1)
+    benchmark.group = f"{TOTAL >> 20} MiB in {SAMPLES} samples, page cache warm"
+    assert benchmark.pedantic(run, rounds=7, warmup_rounds=1) == TOTAL
+    benchmark.extra_info["gb_per_s"] = TOTAL / benchmark.stats.stats.median / 1e9
+
+
+def test_memory_stays_flat(store):
+    """10,000 batches of four samples; the resident set may not grow after the first 500."""
+    import psutil
+
+    process = psutil.Process()
+    data = HiddenStateDataset(Store.open(store), BUDGET)
+    seen, sizes = 0, []
+    while seen < 10_000:
+        for batch in data:
+            seen += 1
+            del batch
+            if seen % 500 == 0:
+                sizes.append(process.memory_info().rss)
+    print(f"\nresident MiB after each 500 batches: {[size >> 20 for size in sizes]}")
+    assert max(sizes[1:]) < sizes[0] + (64 << 20)
