@@ -131,6 +131,7 @@ setup(
         "extractor.budget",
         "extractor.cli",
         "extractor.engines",
+        "extractor.exports",
         "extractor.kernels",
         "extractor.loader",
         "extractor.prepare",
