@@ -3,9 +3,10 @@
     pytest bench/loader.py --benchmark-columns=median,iqr,rounds --benchmark-group-by=group
 
 Every variant delivers the same 384 MiB once per round: 48 samples of 8 MiB, [T, 4, 2048] fp16, in batches of 2,048
-tokens. The ceiling copies the same bytes between arrays that exist. Peers: one torch.save or safetensors file per sample,
-loaded with their own loader and copied into the batch. `process` is a torch DataLoader with one worker. Set EXTRACTOR_BENCH_DIR to put
-the files on another disk; what is not in the page cache after the warm-up round shows as slower.
+tokens. The ceiling copies the same bytes between arrays that exist. Peers: one torch.save or safetensors file per
+sample, loaded with their own loader and copied into the batch. `process` is a torch DataLoader with one worker. Set
+EXTRACTOR_BENCH_DIR to put the files on another disk; what is not in the page cache after the warm-up round shows as
+slower.
 """
 
 from __future__ import annotations

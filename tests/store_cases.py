@@ -64,12 +64,15 @@ def many(count, seed=0, longest=60):
 
 
 def damage(store, name):
-    """Flip one bit of the sample's first tile."""
-    seal = store[name].seal
-    number = store._row(name)
-    file = store._shards[int(store._catalog.shards[number])].file
-    with file.open("r+b") as handle:
-        handle.seek(int(seal.tiles[0]["offset"]) + 3)
-        byte = handle.read(1)
-        handle.seek(-1, 1)
-        handle.write(bytes([byte[0] ^ 1]))
+    """Flip one bit of the sample's first tile, in the shard where that tile is found."""
+    sample = store[name]
+    tile = sample.seal.tiles[0]
+    rows = sample.hidden_states[: int(tile["rows"])].tobytes()
+    for file in store.path.glob("shard-*/data.mdb"):
+        with file.open("r+b") as handle:
+            handle.seek(int(tile["offset"]))
+            if handle.read(len(rows)) == rows:
+                handle.seek(int(tile["offset"]) + 3)
+                handle.write(bytes([rows[3] ^ 1]))
+                return
+    raise AssertionError(f"no shard of {store.path} holds {name}")
