@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import threading
 
@@ -271,14 +272,22 @@ def test_a_damaged_sample_is_named_or_skipped(tmp_path):
     assert all(torch.equal(s[4], torch.from_numpy(content(s[0], len(s[1]), store.manifest)[2])) for s in others)
 
 
-def test_a_deleted_store_ends_with_an_error(tmp_path):
-    a_store(tmp_path / "s", many(20))
+def test_a_store_deleted_while_open(tmp_path, monkeypatch):
+    """What is open can still be read; a worker that has to open it, or a server that forgot it, gives an error."""
+    lengths = many(20)
+    a_store(tmp_path / "s", lengths)
     data = HiddenStateDataset(tmp_path / "s", BUDGET)
     shutil.rmtree(tmp_path / "s")
-    with pytest.raises(StoreError, match="can't be read any more.*moved or deleted"):
+    assert sorted(name for batch in data.loader() for name in batch["sample_ids"]) == sorted(lengths)
+    with pytest.raises(StoreError, match="does not exist"):
+        list(DataLoader(data, batch_size=None, num_workers=1, multiprocessing_context="spawn"))
+
+    def stale(*_):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr("os.preadv", stale)
+    with pytest.raises(StoreError, match="can't be read any more.*Stale.*moved or deleted"):
         list(data.loader())
-    with pytest.raises(StoreError, match="can't be read any more|does not exist"):
-        list(DataLoader(data, batch_size=None, num_workers=1, multiprocessing_context="fork"))
 
 
 def test_leaving_a_pass_ends_its_thread(store):
