@@ -109,7 +109,7 @@ class BatchReader:
             states.zero_()
             return False
         except OSError as error:
-            raise gone(self.samples.stores[0].path, error) from error
+            raise gone(self.samples.paths[0], error) from error
         mask.copy_(torch.from_numpy(sample.loss_mask))
         return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -26,29 +27,32 @@ class SampleSet:
         """`only`: the ids to keep, in that order. Raises StoreError when nothing is sealed, FingerprintError for stores
         of other layers, dtype or model, InputError for an id that stands in two stores or in none."""
         several = [stores] if isinstance(stores, Store | Path | str) else stores
-        self.stores = [store if isinstance(store, Store) else Store.open(store) for store in several]
-        if not self.stores:
+        opened = [store if isinstance(store, Store) else Store.open(store) for store in several]
+        if not opened:
             raise StoreError("there is no store to read; pass at least one")
-        _require_same_rows(self.stores)
-        self.ids = [sample_id for store in self.stores for sample_id in store]
-        self.lengths: Ints = np.concatenate([store.lengths for store in self.stores])
-        self._store_of = np.repeat(np.arange(len(self.stores)), [len(store) for store in self.stores])
-        _require_distinct(self.ids, self._store_of, self.stores)
+        _require_same_rows(opened)
+        self.manifest: Manifest = opened[0].manifest  # the others agree in what a row is
+        self.paths = [store.path for store in opened]
+        self._checks = [store.check for store in opened]
+        self._opened: list[Store] | None = opened
+        self.ids = [sample_id for store in opened for sample_id in store]
+        self.lengths: Ints = np.concatenate([store.lengths for store in opened])
+        self._store_of = np.repeat(np.arange(len(opened)), [len(store) for store in opened])
+        _require_distinct(self.ids, self._store_of, self.paths)
         if only is not None:
             self._keep(list(only))
         if not self.ids:
             raise StoreError(
-                f"{_names(self.stores)} holds no sealed sample; wait for the run that writes it, or start one with "
+                f"{self._names()} holds no sealed sample; wait for the run that writes it, or start one with "
                 "`extractor extract`"
             )
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    @property
-    def manifest(self) -> Manifest:
-        """Of the first store; the others agree in what a row is."""
-        return self.stores[0].manifest
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the open stores: a worker opens them at its first read, where an error reaches the trainer."""
+        return {**self.__dict__, "_opened": None}
 
     @cached_property
     def digest(self) -> str:
@@ -60,18 +64,26 @@ class SampleSet:
 
     def __getitem__(self, number: int) -> StoredSample:
         """Raises CorruptError for a damaged sample, StoreError when the store is gone."""
-        store = self.stores[int(self._store_of[number])]
+        place = int(self._store_of[number])
         try:
-            return store[self.ids[number]]
+            return self._stores()[place][self.ids[number]]
         except OSError as error:
-            raise gone(store.path, error) from error
+            raise gone(self.paths[place], error) from error
+
+    def _stores(self) -> list[Store]:
+        if self._opened is None:
+            self._opened = [Store.open(path, check=c) for path, c in zip(self.paths, self._checks, strict=True)]
+        return self._opened
+
+    def _names(self) -> str:
+        return ", ".join(map(str, self.paths))
 
     def _keep(self, only: list[str]) -> None:
         places = {sample_id: number for number, sample_id in enumerate(self.ids)}
         missing = [sample_id for sample_id in only if sample_id not in places]
         if missing:
             raise InputError(
-                f"sample {missing[0]!r} is not sealed in {_names(self.stores)} ({len(missing)} such of {len(only)}); "
+                f"sample {missing[0]!r} is not sealed in {self._names()} ({len(missing)} such of {len(only)}); "
                 "extract it first, or leave it out of the ids"
             )
         kept = np.array([places[sample_id] for sample_id in only], np.int64)
@@ -80,10 +92,6 @@ class SampleSet:
 
 def gone(path: Path, error: OSError) -> StoreError:
     return StoreError(f"store {path} can't be read any more ({error}); was it moved or deleted? restore it and resume")
-
-
-def _names(stores: Sequence[Store]) -> str:
-    return ", ".join(str(store.path) for store in stores)
 
 
 def _require_same_rows(stores: Sequence[Store]) -> None:
@@ -98,13 +106,13 @@ def _require_same_rows(stores: Sequence[Store]) -> None:
                 )
 
 
-def _require_distinct(ids: list[str], store_of: Ints, stores: Sequence[Store]) -> None:
+def _require_distinct(ids: list[str], store_of: Ints, paths: Sequence[Path]) -> None:
     if len(set(ids)) == len(ids):
         return
     first_place: dict[str, int] = {}
     for number, sample_id in enumerate(ids):
         if sample_id in first_place:
-            a, b = stores[store_of[first_place[sample_id]]].path, stores[store_of[number]].path
+            a, b = paths[store_of[first_place[sample_id]]], paths[store_of[number]]
             raise InputError(
                 f"sample {sample_id!r} is in {a} and in {b}; it would be trained on twice; pass one of the "
                 "stores, or make a store of both"
