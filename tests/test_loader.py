@@ -286,7 +286,7 @@ def test_a_store_deleted_while_open(tmp_path, monkeypatch):
         raise OSError(errno.ESTALE, "Stale file handle")
 
     monkeypatch.setattr("os.preadv", stale)
-    with pytest.raises(StoreError, match="can't be read any more.*Stale.*moved or deleted"):
+    with pytest.raises(StoreError, match="Stale file handle"):
         list(data.loader())
 
 

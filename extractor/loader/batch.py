@@ -16,7 +16,7 @@ import torch
 from extractor.contract import require_last
 from extractor.errors import CorruptError, UsageError
 from extractor.loader.buffers import BufferPool
-from extractor.loader.samples import SampleSet, gone
+from extractor.loader.samples import SampleSet
 from extractor.packing import Ints
 from extractor.store import StoredSample
 
@@ -108,8 +108,6 @@ class BatchReader:
                 ) from error
             states.zero_()
             return False
-        except OSError as error:
-            raise gone(self.samples.paths[0], error) from error
         mask.copy_(torch.from_numpy(sample.loss_mask))
         return True
 

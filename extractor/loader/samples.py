@@ -63,12 +63,8 @@ class SampleSet:
         return state.hexdigest()
 
     def __getitem__(self, number: int) -> StoredSample:
-        """Raises CorruptError for a damaged sample, StoreError when the store is gone."""
-        place = int(self._store_of[number])
-        try:
-            return self._stores()[place][self.ids[number]]
-        except OSError as error:
-            raise gone(self.paths[place], error) from error
+        """Raises CorruptError for a damaged sample or a disk that fails, StoreError when the store is gone."""
+        return self._stores()[int(self._store_of[number])][self.ids[number]]
 
     def _stores(self) -> list[Store]:
         if self._opened is None:
@@ -88,10 +84,6 @@ class SampleSet:
             )
         kept = np.array([places[sample_id] for sample_id in only], np.int64)
         self.ids, self.lengths, self._store_of = only, self.lengths[kept], self._store_of[kept]
-
-
-def gone(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"store {path} can't be read any more ({error}); was it moved or deleted? restore it and resume")
 
 
 def _require_same_rows(stores: Sequence[Store]) -> None:
