@@ -162,7 +162,14 @@ def test_older_and_incomplete_stores_of_the_same_samples_are_superseded(tmp_path
 
 
 @pytest.mark.parametrize(
-    "other", [{"model_config_hash": "c1"}, {"samples_hash": "s1"}, {"dtype": "bfloat16"}, {"layer_ids": (1, 3, 5, 6)}]
+    "other",
+    [
+        {"model_config_hash": "c1"},
+        {"samples_hash": "s1"},
+        {"dtype": "bfloat16"},
+        {"layer_ids": (1, 3, 5, 6)},
+        {"options": {"compute_dtype": "float32"}},
+    ],
 )
 def test_a_store_of_something_else_is_not_superseded(tmp_path, other):
     a_store(tmp_path / "old", {"a": 3}, **other)

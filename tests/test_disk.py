@@ -6,6 +6,7 @@ import ctypes
 import os
 import subprocess
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -136,3 +137,22 @@ def test_a_filesystem_that_vanishes_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "statvfs", vanished)
     with pytest.raises(StoreError, match=rf"{tmp_path}.*does not answer \(Input/output error\).*mounted"):
         disk.free_bytes(tmp_path)
+
+
+def test_extract_checks_the_room_before_and_while_it_runs(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    from models import save_tiny_llama
+
+    from extractor import Config, Store, extract
+    from extractor.samples import write_samples
+
+    model = save_tiny_llama(tmp_path / "model", num_layers=8)
+    write_samples(tmp_path / "samples.parquet", [{"sample_id": "a", "input_ids": [1, 2, 3, 4]}])
+    config = Config(samples=tmp_path / "samples.parquet", model=model, out=tmp_path / "store", engine="transformers")
+    monkeypatch.setattr(disk, "free_bytes", lambda _: 10)
+    with pytest.raises(DiskFullError, match=r"needs 1,536 bytes .* has 10 bytes free"):
+        extract(config)
+    assert not config.out.exists()
+    with pytest.warns(UserWarning, match=r"still needs 1,536 bytes .* only 10 bytes .* are free now"):
+        extract(replace(config, force=True))
+    assert list(Store.open(config.out)) == ["a"]

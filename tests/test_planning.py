@@ -144,6 +144,29 @@ def test_scenarios_stand_side_by_side(dataset):
     assert scenario(result, "without long").saved_bytes == 2000 * 24
 
 
+def test_a_heavy_source_is_shown_dropped_and_drawn_from(dataset):
+    names = [row.scenario for row in plan(small(dataset, max_length=100, take={"long": 1})).scenarios[::2]]
+    assert names == ["as is", "without long", "1 of long"]
+
+
+def test_several_drops_and_takes_stand_alone_and_together(tmp_path):
+    for name, length in (("a", 1), ("b", 2), ("c", 3), ("d", 4)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenized_data.jsonl").write_text(f'{{"seq_len": {length}}}\n' * 3)
+    result = plan(small(tmp_path, drop=("a", "b"), take={"c": 1, "d": 2}))
+    assert {row.scenario: row.tokens for row in result.scenarios[::2]} == {
+        "as is": 30,
+        "without a": 27,
+        "without b": 24,
+        "without a, without b": 21,
+        "1 of c": 24,
+        "2 of d": 26,
+        "without a, without b, 1 of c, 2 of d": 11,
+    }
+    assert result.chosen.tokens == 11
+    assert sum(row.chosen for row in result.scenarios) == 1
+
+
 def test_drop_and_take_combine(dataset):
     result = plan(small(dataset, drop=("long",), take={"short": 3}))
     assert (result.chosen.scenario, result.chosen.samples, result.chosen.tokens) == ("without long, 3 of short", 3, 30)

@@ -66,7 +66,7 @@ def _stores(room: RoomReport) -> Table:
         ("written", "left"),
         ("", "left"),
     ):
-        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+        table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for row in room.stores:
         sizes = (f"{row.samples:,}", gib(row.disk_bytes), gib(row.freed_bytes))
         table.add_row(escape(str(row.path)), escape(row.model), *sizes, row.written, escape(_remark(row)))

@@ -77,8 +77,7 @@ def scenarios(chosen: Choice, heavy: Sequence[str], cap: int) -> list[Choice]:
     one shown where `chosen` has none.
     """
     seed, cap = chosen.seed, chosen.cap or cap
-    candidates = chosen.drop or tuple(name for name in heavy if name not in chosen.take)
-    changes = [Choice(seed=seed)] + [Choice(drop=(name,), seed=seed) for name in candidates]
+    changes = [Choice(seed=seed)] + [Choice(drop=(name,), seed=seed) for name in chosen.drop or heavy]
     if len(chosen.drop) > 1:
         changes.append(Choice(drop=chosen.drop, seed=seed))
     changes += [Choice(take={name: count}, seed=seed) for name, count in chosen.take.items()]

@@ -157,8 +157,18 @@ def superseded(stores: Sequence[FoundStore]) -> dict[Path, str]:
 
 def _supersedes(other: FoundStore, store: FoundStore) -> bool:
     a, b = other.manifest, store.manifest
-    same = (a.model_config_hash, a.samples_hash, a.dtype) == (b.model_config_hash, b.samples_hash, b.dtype)
-    return same and set(b.layer_ids) <= set(a.layer_ids) and not other.problem and _rank(other) > _rank(store)
+    return (
+        _values(a) == _values(b)
+        and set(b.layer_ids) <= set(a.layer_ids)
+        and not other.problem
+        and _rank(other) > _rank(store)
+    )
+
+
+def _values(manifest: Manifest) -> tuple[object, ...]:
+    """What decides the numbers in a store, but for which layers are kept: codecs, engines and versions do not."""
+    options = sorted(manifest.options.items())
+    return manifest.model_config_hash, manifest.model_dtype, manifest.samples_hash, manifest.dtype, options
 
 
 def _rank(store: FoundStore) -> tuple[int, str, str]:
