@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from extractor.chunk import Chunk, split, write_index
+from extractor.chunk import Chunk, check_chunks, split, write_index
 from extractor.errors import EngineError, UsageError
 from extractor.ring import Ring
 from extractor.slot import STORED_DTYPES, SlotLayout
@@ -126,7 +126,7 @@ class Capture:
         if self._closed:
             return at_rest
         self._closed = True
-        if at_rest and self._copies_done():
+        if at_rest and self._device_is_done():
             self._transfer.close()
         else:
             log.warning(
@@ -159,13 +159,7 @@ class Capture:
             raise EngineError(
                 f"the engine returned {len(layers)} layers, the capture was opened for {self._layout.num_layers}"
             )
-        num_rows = layers[0].shape[0]
-        for chunk in chunks:
-            if chunk.count < 1 or chunk.row < 0 or chunk.row + chunk.count > num_rows:
-                raise EngineError(
-                    f"sample {chunk.sample_id!r}, position {chunk.position}: {chunk.count} rows from row {chunk.row} "
-                    f"on, in a step of {num_rows} rows; the engine's bookkeeping does not fit its tensors"
-                )
+        check_chunks(chunks, layers[0].shape[0])
 
     def _fill_slot(self, layers: Sequence[Tensor], parts: list[Chunk]) -> None:
         slot = self._ring.acquire()
@@ -184,12 +178,13 @@ class Capture:
             self._sink.write(part, host.states_array[start : start + part.count], counts[number])
             start += part.count
 
-    def _copies_done(self) -> bool:
-        """Whether the device has finished with the slots; a device that reports an error has to be taken as busy."""
+    def _device_is_done(self) -> bool:
+        """Waits for what is enqueued on the slots. A device that reports an error has to be taken as busy."""
         deadline = time.monotonic() + CLOSE_SECONDS
         with suppress(RuntimeError):
+            done = self._transfer.fence()
             while time.monotonic() < deadline:
-                if all(self._transfer.ready(slot) for slot in range(self._num_slots)):
+                if done():
                     return True
                 time.sleep(0.001)
         return False

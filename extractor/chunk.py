@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from extractor.errors import EngineError
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -17,6 +19,16 @@ class Chunk:
     position: int  # in the sample, of the first row
     row: int  # in the step's layer tensors, of the first row
     count: int
+
+
+def check_chunks(chunks: Sequence[Chunk], num_rows: int) -> None:
+    """Raise EngineError for a chunk that is not inside a step of `num_rows` rows."""
+    for chunk in chunks:
+        if chunk.count < 1 or chunk.row < 0 or chunk.row + chunk.count > num_rows:
+            raise EngineError(
+                f"sample {chunk.sample_id!r}, position {chunk.position}: {chunk.count} rows from row {chunk.row} on, "
+                f"in a step of {num_rows} rows; the engine's bookkeeping does not fit its tensors"
+            )
 
 
 def split(chunks: Sequence[Chunk], slot_rows: int) -> Iterator[list[Chunk]]:

@@ -26,6 +26,7 @@ class Transfer(Protocol):
 
     def gather(self, slot: int, layers: Sequence[Tensor], rows: int, chunks: int) -> None: ...
     def ready(self, slot: int) -> bool: ...
+    def fence(self) -> Callable[[], bool]: ...
     def close(self) -> None: ...
 
 
@@ -42,6 +43,9 @@ class HostTransfer:
 
     def ready(self, slot: int) -> bool:
         return True
+
+    def fence(self) -> Callable[[], bool]:
+        return lambda: True
 
     def close(self) -> None:
         self._memory.close()
@@ -122,6 +126,7 @@ class DeviceTransfer:
         self._memory = memory
         self._streams = streams
         self.slots = [HostSlot(layout, buffer) for buffer in memory.buffers]
+        self._used: list[Any] = []  # streams that may read or write the slots
         self._copied = [streams.event() for _ in self.slots]
         self._gathered = [streams.event() for _ in self.slots]
         self._staging = [_Staging(layout, device, streams.event()) for _ in range(min(NUM_STAGING, len(self.slots)))]
@@ -130,6 +135,7 @@ class DeviceTransfer:
         host, gathered, copied = self.slots[slot], self._gathered[slot], self._copied[slot]
         staging = self._next_staging()
         engine, copies = self._streams.engine(), self._streams.copies
+        self._used = [engine, copies]
         engine.wait_event(staging.copied)
         self._streams.launch(engine, lambda: staging.fill(host, layers, rows, chunks))
         gathered.record(engine)
@@ -141,6 +147,13 @@ class DeviceTransfer:
 
     def ready(self, slot: int) -> bool:
         return bool(self._copied[slot].query())
+
+    def fence(self) -> Callable[[], bool]:
+        """Tells whether the device has done everything enqueued so far, also for a slot that was never published."""
+        events = [self._streams.event() for _ in self._used]
+        for event, stream in zip(events, self._used, strict=True):
+            event.record(stream)
+        return lambda: all(event.query() for event in events)
 
     def close(self) -> None:
         self._memory.close()

@@ -184,6 +184,36 @@ def test_a_hung_device_does_not_hang_close(monkeypatch) -> None:
     assert len(abandoned) == 1
 
 
+class InterruptedTransfer(DeviceTransfer):
+    """Ctrl-C arrives when the copy has been enqueued and its event has not been recorded."""
+
+    def gather(self, slot, layers, rows, chunks) -> None:
+        used = self._copied[slot]
+        self._copied[slot] = Interrupting()
+        try:
+            super().gather(slot, layers, rows, chunks)
+        finally:
+            self._copied[slot] = used
+
+
+class Interrupting:
+    def record(self, stream: object) -> None:
+        raise KeyboardInterrupt
+
+
+def test_close_after_an_interrupt_waits_for_the_copy_that_has_no_event(monkeypatch) -> None:
+    streams = FakeStreams("engine")
+    capture = open_on(monkeypatch, streams, Recorder(), InterruptedTransfer)
+    streams.hold()
+    with pytest.raises(KeyboardInterrupt):
+        run_engine(capture, streams, num_steps=1)
+    threading.Timer(0.1, streams.release).start()
+    assert streams.copies.queue
+    capture.close()
+    assert not streams.forward.queue
+    assert not streams.copies.queue
+
+
 def test_close_waits_for_copies_that_nobody_will_read(monkeypatch) -> None:
     """Unmapping memory under a running copy would kill the process."""
     streams = FakeStreams("engine")
