@@ -41,6 +41,9 @@ class ResidualReader:
                 f"transformers {transformers.__version__} could not load {model_dir}: {error}; check that the folder "
                 "is complete (and --trust-remote-code if it brings its own code)"
             ) from error
+        if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
+            # Gemma-2: PyTorch's fused attention, which transformers prefers, leaves the softcap out without a word.
+            model.set_attn_implementation("eager")
         self._model = model.to(self.device).eval()
         self._layers = _decoder_layers(self._model, self.info.num_layers)
 

@@ -62,15 +62,15 @@ class RunnerView:
             return None
         # V2 hands the step's batch over in the state; V1 keeps one persistent batch on the runner.
         is_v2 = hasattr(state, "input_batch")
-        request_ids = (state if is_v2 else self._runner).input_batch.req_ids
-        order = [(request_id, scheduler_output.num_scheduled_tokens[request_id]) for request_id in request_ids]
-        rows = sum(count for _, count in order)
-        if rows != scheduler_output.total_num_scheduled_tokens:
+        batch = (state if is_v2 else self._runner).input_batch
+        planned = scheduler_output.num_scheduled_tokens
+        if set(batch.req_ids) != set(planned) or len(batch.req_ids) != len(planned):
             raise EngineError(
-                f"the runner's batch holds {rows} rows, the scheduler planned "
-                f"{scheduler_output.total_num_scheduled_tokens}; this vLLM version orders its batch in a way this "
-                "extractor does not know; use a checked version"
+                f"the runner's batch holds {len(batch.req_ids)} requests, the scheduler planned {len(planned)} or "
+                "others; this vLLM builds its batch in a way this extractor does not know; use a checked version"
             )
+        order = [(request_id, planned[request_id]) for request_id in batch.req_ids]
+        rows = sum(count for _, count in order)
         layers = list(state.aux_hidden_states or ())
         if self._embeds:
             ids = state.input_batch.input_ids if is_v2 else self._runner.input_ids.gpu
