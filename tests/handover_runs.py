@@ -45,6 +45,7 @@ def run(
         overflow="saturate",
         expected_bytes=0,
         token_budget=BUDGET,
+        commit_seconds=1.0,
     )
     runner = FakeV2Runner(BUDGET)
     view = RunnerView(runner, LAYER_IDS)
@@ -59,6 +60,11 @@ def run(
     finally:
         statuses = [handover.finish() for handover in handovers]
     return Store.open(folder), statuses
+
+
+def suspicions(statuses: Sequence[dict]) -> set[str]:
+    """Kinds of what the detectors found."""
+    return {finding["kind"] for status in statuses for finding in status["findings"]}
 
 
 def differences(store: Store, samples: Sequence[Sample]) -> list[str]:

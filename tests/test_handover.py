@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from fake_v2_runner import FakeScheduler, FakeV2Runner
-from handover_runs import BUDGET, LENGTHS, differences, make_samples, run
+from handover_runs import BUDGET, LENGTHS, differences, make_samples, run, suspicions
 from vllm.v1.core.sched.output import SchedulerOutput
 
 from extractor.engines.vllm.runners import RunnerView
@@ -21,6 +21,7 @@ def test_every_value_is_right_on_any_number_of_ranks(tmp_path, ranks, preempt_ev
     samples = make_samples()
     store, statuses = run(tmp_path / "store", samples, ranks, preempt_every=preempt_every, seed=ranks)
     assert differences(store, samples) == []
+    assert suspicions(statuses) == set()
     assert len(store) == len(samples)
     assert sum(status["samples"] for status in statuses) == len(samples), "a sample was stored by two ranks"
 

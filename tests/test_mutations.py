@@ -1,7 +1,7 @@
 """Deliberate faults in capture. Each must be loud: an error, or values that the comparison with the reference rejects.
 
-`noticed_by` names what catches the fault when no reference is at hand; `values` means that only a comparison does (the
-canary of a run, or `verify --reference`).
+`noticed_by`: a pattern of the error, a detector's kind, or VALUES where only a comparison notices (the canary of a run,
+or `verify --reference`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import pytest
 import torch
 from fake_v2_runner import FakeV2Runner
-from handover_runs import differences, make_samples, run
+from handover_runs import differences, make_samples, run, suspicions
 
 from extractor.capture import Chunk
 from extractor.engines.recorder import Recorder
@@ -184,8 +184,8 @@ def finished_without_rows(patch):
 MUTATIONS = {
     drop_a_chunk: "rows of|was captured after|not stored|missing",
     swap_two_requests: VALUES,
-    stale_buffer: VALUES,
-    unwritten_buffer: VALUES,
+    stale_buffer: "repeated",
+    unwritten_buffer: "constant",
     owner_differs_on_one_rank: "missing",
     padding_kept: "rows are missing or doubled|the engine computes position",
     layer_order_sorted: VALUES,
@@ -204,8 +204,8 @@ def test_a_fault_is_caught(tmp_path, monkeypatch, mutate, noticed_by):
     mutate(monkeypatch)
     samples = make_samples()
     try:
-        store, _ = run(tmp_path / "store", samples, 2, preempt_every=2)
-        said = "; ".join(differences(store, samples))
+        store, statuses = run(tmp_path / "store", samples, 2, preempt_every=2)
+        said = "; ".join([*differences(store, samples), *suspicions(statuses)])
     except ExtractorError as error:
         assert noticed_by != VALUES
         said = str(error)
@@ -215,5 +215,6 @@ def test_a_fault_is_caught(tmp_path, monkeypatch, mutate, noticed_by):
 
 def test_without_a_fault_nothing_is_caught(tmp_path):
     samples = make_samples()
-    store, _ = run(tmp_path / "store", samples, 2, preempt_every=2)
+    store, statuses = run(tmp_path / "store", samples, 2, preempt_every=2)
     assert differences(store, samples) == []
+    assert suspicions(statuses) == set()
