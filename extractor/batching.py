@@ -90,6 +90,16 @@ def even_steps(offsets: Ints, indices: Ints, costs: Floats, num_ranks: int) -> I
     return order.ravel()
 
 
+def share_out(lengths: npt.ArrayLike, num_ranks: int) -> Ints:
+    """The rank [N] of each sample, so that ranks have as many tokens: from long to short, there and back again."""
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    turns = np.arange(order.size) // num_ranks
+    places = np.arange(order.size) % num_ranks
+    ranks = np.empty(order.size, np.int64)
+    ranks[order] = np.where(turns % 2, num_ranks - 1 - places, places)
+    return ranks
+
+
 def take_bins(offsets: Ints, indices: Ints, order: Ints) -> tuple[Ints, Ints]:
     """The bins `order` [K], in that order, as CSR."""
     sizes = np.diff(offsets)[order]

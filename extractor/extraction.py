@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from extractor.batching import share_out
 from extractor.config import Config
 from extractor.disk import RoomWatch, require_room
 from extractor.engines.job import Engine, Job, Progress
@@ -21,16 +22,21 @@ from extractor.store.parts import require_all_here
 from extractor.summary import Summary, nothing_to_do, summarize, write_run_record
 
 
-def extract(config: Config, report: Callable[[Progress, int, int], None] | None = None) -> Summary:
+def extract(
+    config: Config,
+    report: Callable[[Progress, int, int], None] | None = None,
+    share: tuple[int, int] = (0, 1),
+) -> Summary:
     """Store the hidden states of every sample that the store does not hold yet.
 
-    `report(progress, total_samples, total_tokens)` is called about once a second. Raises ExtractorError kinds; what
-    is sealed by then stays, and the same call continues.
+    `report(progress, total_samples, total_tokens)` is called about once a second. `share` (r, n) takes one of n equal
+    parts of the samples: n processes fill one store together (see extractor.launch). Raises ExtractorError kinds;
+    what is sealed by then stays, and the same call continues.
     """
     info, samples = check_input(config)
     layer_ids = resolve_layers(config.layers, info.num_layers, config.last)
     manifest = make_manifest(config, info, layer_ids, samples)
-    todo = _remaining(samples, config.out, manifest)
+    todo = _remaining(samples, config.out, manifest) & _part(samples, *share)
     if not todo:
         return nothing_to_do(config.out, len(samples))
     job = make_job(config, info, layer_ids, todo)
@@ -52,6 +58,12 @@ def _remaining(samples: SamplesFile, out: Path, manifest: Manifest) -> set[str]:
     stored = prepare_store(out, manifest)
     require_all_here(out, "continuing the run")
     return {sample_id for sample_id in samples.sample_ids if sample_id not in stored}
+
+
+def _part(samples: SamplesFile, rank: int, num_ranks: int) -> set[str]:
+    """Decided by the whole file, not by what is left: processes that start at different times agree."""
+    owners = share_out(samples.lengths, num_ranks)
+    return {sample_id for sample_id, owner in zip(samples.sample_ids, owners, strict=True) if owner == rank}
 
 
 def _run(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extractor.batching import attention_costs, pack_balanced, pack_in_order, pack_in_order_ref, take_bins
+from extractor.batching import attention_costs, pack_balanced, pack_in_order, pack_in_order_ref, share_out, take_bins
 from extractor.errors import UsageError
 from extractor.packing import MAX_BUDGET, from_lists, pack, pack_ref
 
@@ -91,6 +91,15 @@ def test_balanced_shares(case, ranks, quadratic):
     per_step = np.sort(per_bin.reshape(-1, ranks), axis=1)
     assert per_step.ravel()[np.argsort(-per_step.ravel())].tolist() == np.sort(per_bin)[::-1].tolist()
     assert (per_step[:-1, 0] >= per_step[1:, -1]).all()  # steps don't overlap: no other grouping is closer
+
+
+def test_samples_are_shared_out_evenly():
+    lengths = np.random.default_rng(2).lognormal(7, 0.9, 1000).astype(int)
+    for ranks in (1, 2, 7):
+        loads = np.bincount(share_out(lengths, ranks), weights=lengths, minlength=ranks)
+        assert loads.max() / loads.mean() < 1.02
+    assert share_out([5, 9, 7, 1, 3], 2).tolist() == [1, 0, 1, 0, 0]
+    assert share_out([], 3).size == 0
 
 
 def test_too_few_samples_to_split_are_repeated():
