@@ -42,6 +42,7 @@ class Config:
     max_in_flight: int = _option("most samples handed to the engine at a time", 256)
     compile: str = _option("torch.compile in vLLM; auto = on a GPU only", "auto", ("auto", "on", "off"))
     gpu_memory: float = _option("share of GPU memory vLLM may use", 0.9)
+    canary: int = _option("samples to recompute at the end of the run and compare; 0 = none", 4)
     engine_args: str = _option(
         "JSON object of further vLLM engine arguments; those that would break extraction are refused", "{}"
     )
@@ -55,6 +56,8 @@ class Config:
                 raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it must be at least 1")
         if self.commit_seconds <= 0:
             raise UsageError(f"--commit-seconds is {self.commit_seconds}; it must be above 0")
+        if self.canary < 0:
+            raise UsageError(f"--canary is {self.canary}; give the number of samples to recompute, 0 for none")
         if not 0 < self.gpu_memory <= 1:
             raise UsageError(f"--gpu-memory is {self.gpu_memory}; it must lie in (0, 1]")
         for item in self.__dataclass_fields__.values():

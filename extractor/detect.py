@@ -56,8 +56,8 @@ class Finding:
         return replace(self, count=self.count + later.count, value=value)
 
     def as_json(self) -> dict[str, Any]:
-        """Its fields; `value` is None where it has no meaning."""
-        return {**asdict(self), "value": None if math.isnan(self.value) else self.value}
+        """Its fields; `value` is None where it has no meaning or JSON no word for it."""
+        return {**asdict(self), "value": self.value if math.isfinite(self.value) else None}
 
 
 @dataclass(slots=True)

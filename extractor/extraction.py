@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from extractor.batching import share_out
+from extractor.canary import check_canary
 from extractor.config import Config
 from extractor.disk import RoomWatch, require_room
 from extractor.engines.job import Engine, Job, Progress
@@ -87,13 +88,15 @@ def _run(
         tell(Progress())
         started = time.monotonic()
         ranks = engine.run(job, _only(samples, todo), tell, stop)
+        seconds = time.monotonic() - started
+        tell(Progress.of_ranks(ranks))
         interrupted = stop()
-    seconds = time.monotonic() - started
-    tell(Progress.of_ranks(ranks))
-    summary = summarize(config, job, ranks, seconds=seconds, already=already, interrupted=interrupted)
+        canary = []
+        if not interrupted:
+            _require_complete(config.out, todo)
+            canary = check_canary(engine, config, job, samples, todo, stop)
+    summary = summarize(config, job, ranks, canary, seconds=seconds, already=already, interrupted=interrupted)
     write_run_record(config, job, summary)
-    if not interrupted:
-        _require_complete(config.out, todo)
     return summary
 
 

@@ -15,7 +15,7 @@ from extractor.engines.job import Job, Progress
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """What one call of `extract` did. `tokens_per_s` counts from the first sample to the last seal, without the
-    engine's start. `findings` counts what the detectors (see detect) found, by sample, layer and
+    engine's start. `findings` counts what the detectors and the canary found, by sample, layer and
     kind, listed in `findings_file`."""
 
     store: Path
@@ -46,11 +46,18 @@ class Summary:
 
 
 def summarize(
-    config: Config, job: Job, ranks: list[dict[str, Any]], *, seconds: float, already: int, interrupted: bool
+    config: Config,
+    job: Job,
+    ranks: list[dict[str, Any]],
+    canary: list[dict[str, Any]],
+    *,
+    seconds: float,
+    already: int,
+    interrupted: bool,
 ) -> Summary:
-    """Add up the ranks' last statuses; writes the findings file when there are findings."""
+    """Add up the ranks' last statuses; writes the findings file when there are findings, those of the canary too."""
     progress = Progress.of_ranks(ranks)
-    findings = [finding for rank in ranks for finding in rank["findings"]]
+    findings = [*(finding for rank in ranks for finding in rank["findings"]), *canary]
     return Summary(
         store=config.out,
         run_id=job.run_id,

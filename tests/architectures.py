@@ -30,7 +30,7 @@ _COMMON = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": MAX_POSITIONS,
-    "pad_token_id": 0,
+    "pad_token_id": None,
     "bos_token_id": 1,
     "eos_token_id": 2,
     "tie_word_embeddings": False,
