@@ -46,7 +46,7 @@ class ModelInfo:
             path=path,
             name=path.resolve().name,
             architecture=(raw.get("architectures") or ["unknown"])[0],
-            num_layers=_size(text, path, "num_hidden_layers", "n_layer", "num_layers"),
+            num_layers=_num_layers(text, path),
             hidden_size=_size(text, path, "hidden_size", "n_embd", "d_model"),
             vocab_size=_size(text, path, "vocab_size"),
             max_positions=text.get("max_position_embeddings") or text.get("n_positions"),
@@ -87,6 +87,14 @@ def _size(config: dict[str, Any], path: Path, *names: str) -> int:
         if isinstance(value, int) and value > 0:
             return value
     raise InputError(f"{path / 'config.json'} has no positive integer under {' or '.join(names)}; restore the file")
+
+
+def _num_layers(config: dict[str, Any], path: Path) -> int:
+    # Nemotron-H names the kind of each layer and leaves the number out.
+    kinds = config.get("layers_block_type") or config.get("hybrid_override_pattern")
+    if kinds and not config.get("num_hidden_layers"):
+        return len(kinds)
+    return _size(config, path, "num_hidden_layers", "n_layer", "num_layers")
 
 
 def _tokenizer_hash(path: Path) -> str:

@@ -7,7 +7,7 @@ size, and norms and biases are random, so that a model run without one of them g
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,13 +55,13 @@ _LATENT = {
 @dataclass(frozen=True)
 class Architecture:
     """`config`: class name in transformers. `options` over the common sizes. `json_only`: keys of config.json that
-    vLLM reads and transformers does not write."""
+    vLLM reads and transformers does not write. `compute`: the engine's dtype."""
 
     name: str
     config: str
     options: Mapping[str, Any] = field(default_factory=dict)
     json_only: Mapping[str, Any] = field(default_factory=dict)
-    model: Callable[[Any], torch.nn.Module] = transformers.AutoModelForCausalLM.from_config
+    compute: str = "float32"
 
 
 ARCHITECTURES = {
@@ -89,6 +89,27 @@ ARCHITECTURES = {
             "deepseek-v3",
             "DeepseekV3Config",
             {**_LATENT, "q_lora_rank": 32, "n_group": 2, "topk_group": 1},
+            {"topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+        ),
+        Architecture(
+            "deepseek-v3-yarn",
+            "DeepseekV3Config",
+            {
+                **_LATENT,
+                "q_lora_rank": None,
+                "rope_parameters": {
+                    "rope_type": "yarn",
+                    "rope_theta": 10000.0,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 32,
+                    "beta_fast": 32.0,
+                    "beta_slow": 1.0,
+                    "mscale": 1.0,
+                    "mscale_all_dim": 1.0,
+                },
+                "n_group": 2,
+                "topk_group": 1,
+            },
             {"topk_method": "noaux_tc", "scoring_func": "sigmoid"},
         ),
         Architecture("glm", "GlmConfig", _HEADS),
@@ -132,6 +153,7 @@ ARCHITECTURES = {
                 "linear_key_head_dim": 32,
                 "linear_value_head_dim": 32,
             },
+            compute="bfloat16",  # vLLM's CPU build computes its linear attention in bf16 alone
         ),
         Architecture(
             "nemotron-h",
@@ -156,7 +178,7 @@ def save(name: str, folder: Path, *, seed: int = 0, gain: float = 1.0, **options
     config_class = getattr(transformers, architecture.config)
     config = config_class(**{**_COMMON, **architecture.options, **options})
     torch.manual_seed(seed)
-    model = architecture.model(config).float()
+    model = transformers.AutoModelForCausalLM.from_config(config).float()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
