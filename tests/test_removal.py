@@ -120,6 +120,18 @@ def test_a_folder_that_becomes_a_link_while_it_is_removed_is_not_followed(store,
     assert (outside / "data.mdb").read_text() == (outside / "lock.mdb").read_text() == "precious"
 
 
+def test_a_file_that_becomes_a_link_while_it_is_removed_stays(store, tmp_path, monkeypatch):
+    def swap(*arguments: object) -> int:
+        (store / "runs" / "r.json").unlink()
+        (store / "runs" / "r.json").symlink_to(tmp_path)
+        return delete(*arguments)
+
+    delete = removal._delete
+    monkeypatch.setattr(removal, "_delete", swap)
+    assert [str(path) for path in remove(store).kept] == ["runs"]
+    assert (store / "runs" / "r.json").is_symlink()
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
