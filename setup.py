@@ -140,6 +140,7 @@ setup(
     package_dir={"extractor.kernels": "kernels"},
     install_requires=[
         "blosc2>=3",
+        "jinja2>=3.1",
         "lmdb>=3.0",
         "ml_dtypes>=0.4",
         "numba>=0.61",

@@ -39,3 +39,20 @@ def smollm2_tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("smollm2")
     AutoTokenizer.from_pretrained(str(weights.parent), gguf_file=weights.name).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def kimi_tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stand-in for Kimi-K2.5's tokenizer: slow, without positions, special tokens at their real ids."""
+    pytest.importorskip("tiktoken")
+    import kimi_standin
+
+    return kimi_standin.write(tmp_path_factory.mktemp("kimi"))
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fast tokenizer of bytes with a ChatML template."""
+    import tiny_tokenizer
+
+    return tiny_tokenizer.write(tmp_path_factory.mktemp("tiny"))

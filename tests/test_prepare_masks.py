@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import kimi_standin as kimi
-import pyarrow.parquet as pq
 import pytest
-
-from extractor.prepare import PrepareOptions, prepare
+from prepare_cases import parts, prepare_records
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
 CONVERSATION = {
@@ -22,17 +18,6 @@ CONVERSATION = {
         {"role": "assistant", "content": "Cold: -3."},
     ]
 }
-
-
-def run(tmp_path: Path, tokenizer: Path, records: list[Any], **options: Any) -> list[dict[str, Any]]:
-    data = tmp_path / "data.jsonl"
-    data.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-    prepare(PrepareOptions(data=(str(data),), tokenizer=tokenizer, out=tmp_path / "out", workers=1, **options))
-    return sorted(pq.read_table(tmp_path / "out" / "samples.parquet").to_pylist(), key=lambda row: row["sample_id"])
-
-
-def parts(row: dict[str, Any]) -> list[tuple[str, list[int]]]:
-    return [(s["kind"], row["input_ids"][s["start"] : s["end"]]) for s in row["segments"]]
 
 
 def mask_by_part(row: dict[str, Any]) -> list[tuple[str, set[int]]]:
@@ -59,17 +44,12 @@ SMOLLM2_PARTS = [
 
 
 def test_smollm2_thinking_and_tools(tmp_path: Path, smollm2_tokenizer_dir: Path) -> None:
-    [row] = run(tmp_path, smollm2_tokenizer_dir, [CONVERSATION])
+    [row] = prepare_records(tmp_path, smollm2_tokenizer_dir, [CONVERSATION])
     assert parts(row) == SMOLLM2_PARTS
     assert mask_by_part(row) == [(kind, {int(kind != "prompt")}) for kind, _ in SMOLLM2_PARTS]
     assert row["sample_id"] == "data-0"
     assert row["origin"] == {"file": "data.jsonl", "record": 0}
     assert row["num_tokens"] == len(row["input_ids"]) == sum(len(ids) for _, ids in SMOLLM2_PARTS)
-
-
-@pytest.fixture(scope="session")
-def kimi_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return kimi.write(tmp_path_factory.mktemp("kimi"))
 
 
 def plain(text: str) -> list[int]:
@@ -107,15 +87,15 @@ KIMI_PARTS = [
 ]
 
 
-def test_kimi_thinking_and_tools(tmp_path: Path, kimi_dir: Path) -> None:
+def test_kimi_thinking_and_tools(tmp_path: Path, kimi_tokenizer_dir: Path) -> None:
     """The template empties the first thought once the conversation is finished; the sample keeps it, because the
     server's prompt for the second turn had it."""
-    [row] = run(tmp_path, kimi_dir, [CONVERSATION], trust_remote_code=True)
+    [row] = prepare_records(tmp_path, kimi_tokenizer_dir, [CONVERSATION], trust_remote_code=True)
     assert parts(row) == KIMI_PARTS
     assert mask_by_part(row) == [(kind, {int(kind != "prompt")}) for kind, _ in KIMI_PARTS]
 
 
-def test_kimi_thinking_of_every_turn_is_trained_once(tmp_path: Path, kimi_dir: Path) -> None:
+def test_kimi_thinking_of_every_turn_is_trained_once(tmp_path: Path, kimi_tokenizer_dir: Path) -> None:
     turns = [("u0", "t0", "a0"), ("u1", "t1", "a1")]
     messages = [
         message
@@ -125,7 +105,7 @@ def test_kimi_thinking_of_every_turn_is_trained_once(tmp_path: Path, kimi_dir: P
             {"role": "assistant", "content": answer, "reasoning_content": thought},
         )
     ]
-    first, second = run(tmp_path, kimi_dir, [{"messages": messages}], trust_remote_code=True)
+    first, second = prepare_records(tmp_path, kimi_tokenizer_dir, [{"messages": messages}], trust_remote_code=True)
     opened = [163587, 2482, 163601, *plain("u0"), 163586, 163588, 69702, 163601, 163606]
     assert first["input_ids"] == [*opened, *plain("t0"), 163607, *plain("a0"), 163586]
     history = [*opened, 163607, *plain("a0"), 163586]  # the thought of a turn in history is emptied
@@ -138,12 +118,12 @@ def test_kimi_thinking_of_every_turn_is_trained_once(tmp_path: Path, kimi_dir: P
 
 @pytest.mark.parametrize("train_on", [("response",), ("thinking",), ("tool",), ("thinking", "tool")])
 def test_train_on_chooses_parts(tmp_path: Path, smollm2_tokenizer_dir: Path, train_on: tuple[str, ...]) -> None:
-    [row] = run(tmp_path, smollm2_tokenizer_dir, [CONVERSATION], train_on=train_on)
+    [row] = prepare_records(tmp_path, smollm2_tokenizer_dir, [CONVERSATION], train_on=train_on)
     assert mask_by_part(row) == [(kind, {int(kind in train_on)}) for kind, _ in SMOLLM2_PARTS]
 
 
 def test_last_turn_only(tmp_path: Path, smollm2_tokenizer_dir: Path) -> None:
-    [row] = run(tmp_path, smollm2_tokenizer_dir, [CONVERSATION], turns="last")
+    [row] = prepare_records(tmp_path, smollm2_tokenizer_dir, [CONVERSATION], turns="last")
     whole = [token for _, ids in SMOLLM2_PARTS for token in ids]
     assert parts(row) == [("prompt", whole[:-7]), ("response", whole[-7:-1]), ("prompt", whole[-1:])]
 
@@ -152,7 +132,7 @@ def test_generation_begins_at_a_token_boundary(tmp_path: Path, smollm2_tokenizer
     """The server's prompt ends in a line break; a tokenizer fed the whole text would merge it with the answer's blanks
     into one token, which the model never saw nor wrote."""
     messages = [{"role": "user", "content": "Go on."}, {"role": "assistant", "content": "    return x"}]
-    [row] = run(tmp_path, smollm2_tokenizer_dir, [{"messages": messages}])
+    [row] = prepare_records(tmp_path, smollm2_tokenizer_dir, [{"messages": messages}])
     assert parts(row)[0][1][-4:] == [1, 520, 9531, 198]
     assert parts(row)[1] == ("response", [333, 1003, 1792, 2])  # three blanks,  return,  x, <|im_end|>
 
@@ -164,5 +144,5 @@ def test_weight_zero_is_not_trained(tmp_path: Path, smollm2_tokenizer_dir: Path)
         {"role": "user", "content": "b"},
         {"role": "assistant", "content": "keep", "weight": 1},
     ]
-    [row] = run(tmp_path, smollm2_tokenizer_dir, [{"messages": messages}])
+    [row] = prepare_records(tmp_path, smollm2_tokenizer_dir, [{"messages": messages}])
     assert [ids for kind, ids in parts(row) if kind == "response"] == [[13799, 2]]

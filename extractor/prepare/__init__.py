@@ -2,17 +2,20 @@
 
 Files, in the order in which a record meets them:
 
-    options    what the user asked for                    recipe     a YAML file that names and weighs sources
-    sources    paths -> named, sorted source files        containers recognise a file, stream its records
-    jsontext   records of JSONL and JSON text             tables     records of Parquet and Arrow
-    shapes     a record -> conversation, ids or raw text  messages   one message -> canonical message
-    toolcalls  tool calls and their results               thinking   thinking written inside the text
-    template   what a chat template can express           turns      conversation -> rendered samples
-    answers    an answer's prompt, text and parts         marks      where its fields went in the rendered text
-    tokens     text runs -> checked ids                   idrecords  checks and parts of records that carry ids
-    work       one chunk of records -> spilled samples    spill      buckets of samples on disk, in shuffle order
-    merge      buckets -> samples.parquet                 report     what happened to every record
-    run        the whole command                          show       samples for the eye
+    options     what the user asked for                    recipe     a YAML file that names and weighs sources
+    sources     paths -> named, sorted source files        containers recognise a file, stream its records
+    jsontext    records of JSONL and JSON text             tables     records of Parquet and Arrow
+    shapes      a record -> conversation, ids or raw text  messages   one message -> canonical message
+    toolcalls   tool calls and their results               thinking   thinking written inside the text
+    tokentable  which token each id means                  tokens     text runs -> ids
+    abilities   what a chat template can express           template   rendering with what it can't put inline
+    vetting     repairs that need to know the template     turns      conversation -> rendered samples
+    answers     an answer's prompt, text and parts         marks      where its fields went in the rendered text
+    idrecords   checks and parts of ids without text       assemble   runs and ids -> one checked sample
+    capping     the length cap, and what it leaves         work       one chunk of records -> packed samples
+    spill       buckets on disk, in shuffle order          draw       which samples of a source are taken
+    merge       buckets -> samples.parquet                 report     what happened to every record
+    run         the whole command                          show       samples for the eye
 """
 
 from extractor.prepare.options import PrepareOptions

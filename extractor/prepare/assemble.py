@@ -46,8 +46,10 @@ class Assembler:
     def from_ids(self, record: TokenRecord) -> Assembled:
         """Given ids are the truth: they are checked, never changed. Raises Reject."""
         self._reader.check(record)
-        segments = list(self._reader.segments(record.token_ids, self._reader.answers(record)))
-        return self._masked(record.token_ids, segments, 0)
+        sample = self._masked(record.token_ids, list(self._reader.segments(record)), 0)
+        if record.loss_mask is not None:
+            sample.loss_mask &= record.loss_mask
+        return sample
 
     def _masked(self, ids: np.ndarray, segments: list[Segment], turn: int) -> Assembled:
         mask = np.zeros(ids.size, np.uint8)

@@ -17,6 +17,7 @@ from extractor.prepare.tables import read_arrow, read_parquet
 
 _GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
 _ARROW = (b"ARROW1", b"\xff\xff\xff\xff")
+_BUFFER_BYTES = 1 << 20
 _DAMAGE = (OSError, EOFError, zlib.error, zstandard.ZstdError, pa.ArrowException)
 
 
@@ -53,16 +54,16 @@ class RecordFile:
         return self._text_records(magic)
 
     def _text_records(self, magic: bytes) -> Iterator[Raw]:
-        with self._open_text(magic) as stream:
-            layout = sniff(stream)
-        with self._open_text(magic) as stream:
-            yield from read_text(stream, layout, self._max_bytes)
+        with self._path.open("rb") as self._raw:
+            layout = sniff(_unpacked(self._raw, magic))
+        with self._path.open("rb") as self._raw:
+            yield from read_text(_unpacked(self._raw, magic), layout, self._max_bytes)
 
-    def _open_text(self, magic: bytes) -> IO[bytes]:
-        self._raw = self._path.open("rb")
-        if magic.startswith(_GZIP):
-            return cast(IO[bytes], io.BufferedReader(gzip.GzipFile(fileobj=self._raw), 1 << 20))
-        if magic.startswith(_ZSTD):
-            reader = zstandard.ZstdDecompressor().stream_reader(self._raw, read_across_frames=True)
-            return io.BufferedReader(cast(io.RawIOBase, reader), 1 << 20)
-        return self._raw
+
+def _unpacked(file: IO[bytes], magic: bytes) -> IO[bytes]:
+    if magic.startswith(_GZIP):
+        return cast(IO[bytes], io.BufferedReader(gzip.GzipFile(fileobj=file), _BUFFER_BYTES))
+    if magic.startswith(_ZSTD):
+        reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        return io.BufferedReader(cast(io.RawIOBase, reader), _BUFFER_BYTES)
+    return file

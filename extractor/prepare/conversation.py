@@ -59,10 +59,11 @@ class RawText:
 
 @dataclass(slots=True)
 class TokenRecord:
-    """`token_ids` [T] int32; `loss_mask` [T] uint8 or None."""
+    """`token_ids` [T] int32; `loss_mask` [T] uint8 or None; `segments` (kind, start, end) or None."""
 
     token_ids: np.ndarray
-    loss_mask: np.ndarray | None
+    loss_mask: np.ndarray | None = None
+    segments: list[tuple[str, int, int]] | None = None
 
 
 Record = Conversation | RawText | TokenRecord

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,8 +21,8 @@ def lot(key: bytes) -> int:
 class Lots:
     """The lots and lengths (in tokens) of one source's samples."""
 
-    lots: list[int] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
+    lots: array[int] = field(default_factory=lambda: array("Q"))
+    lengths: array[int] = field(default_factory=lambda: array("i"))
 
     def add(self, key: bytes, length: int) -> None:
         self.lots.append(lot(key))

@@ -10,6 +10,7 @@ from extractor.prepare.abilities import Abilities
 from extractor.prepare.conversation import TokenRecord
 from extractor.prepare.reject import Reject
 from extractor.prepare.tokens import Tokenizer
+from extractor.samples import SEGMENT_KINDS
 
 Segment = tuple[str, int, int]  # kind, start, end: token positions, end exclusive
 
@@ -39,6 +40,8 @@ class IdReader:
             raise Reject("bad_mask", f"{ids.size} ids, but a mask of {mask.size}")
         if mask is not None and mask.max() > 1:
             raise Reject("bad_mask", f"the mask holds {mask.max()}; allowed are 0 and 1")
+        if record.segments is not None:
+            _check_segments(record.segments, ids.size)
         self._check_turns(ids)
 
     def _check_turns(self, ids: np.ndarray) -> None:
@@ -60,9 +63,14 @@ class IdReader:
         spans = [(start, self._answer_end(ids, start)) for start in self._answer_starts(ids)]
         return [span for span in spans if span[0] < span[1]] or [(0, ids.size)]
 
-    def segments(self, ids: np.ndarray, answers: list[tuple[int, int]]) -> Iterator[Segment]:
+    def segments(self, record: TokenRecord) -> Iterator[Segment]:
+        """Given parts, else those that the ids tell."""
+        if record.segments is not None:
+            yield from record.segments
+            return
+        ids = record.token_ids
         at = 0
-        for start, end in answers:
+        for start, end in self.answers(record):
             if at < start:
                 yield "prompt", at, start
             yield from self.parts(ids, start, end)
@@ -98,3 +106,15 @@ class IdReader:
             return None
         found = np.flatnonzero(ids[start:end] == token)
         return start + int(found[0]) if found.size else None
+
+
+def _check_segments(segments: list[Segment], length: int) -> None:
+    at = 0
+    for kind, start, end in segments:
+        if kind not in SEGMENT_KINDS or start != at or end < start:
+            raise Reject(
+                "bad_segments", f"{kind} from {start} to {end}, expected one of {', '.join(SEGMENT_KINDS)} from {at}"
+            )
+        at = end
+    if at != length:
+        raise Reject("bad_segments", f"they end at {at}, the ids at {length}")

@@ -53,18 +53,20 @@ def read_text(stream: IO[bytes], layout: str, max_bytes: int) -> Iterator[Raw]:
 def sniff(stream: IO[bytes]) -> str:
     """The layout: "lines" (JSONL), "array" (of records), or "values" (objects over several lines, one conversation)."""
     head = stream.read(_HEAD_BYTES).removeprefix(_BOM).lstrip()
-    line = head.partition(b"\n")[0].rstrip()
+    line, _, rest = head.partition(b"\n")
+    line = line.rstrip()
     first = _try_parse(line)
     if head[:1] == b"{":
-        opens = line.endswith((b"{", b"[", b",", b":")) and first is None
+        opens = line.endswith((b"{", b"[", b",", b":")) and first is None and not rest.startswith(b"{")
         return "values" if opens else "lines"
     if head[:1] != b"[":
+        return "lines"
+    if first is None and rest.startswith(b"["):
         return "lines"
     inner = _first_element(head)
     is_message = isinstance(inner, dict) and ("role" in inner or "from" in inner)
     if first is not None:
-        more = bool(head[len(line) :].strip())
-        return "lines" if more or is_message else "array"
+        return "lines" if rest.strip() or is_message else "array"
     return "values" if is_message else "array"
 
 

@@ -30,6 +30,7 @@ REASONS = {
     "not_exact": "the ids do not decode to the text, or hold another number of special tokens than it",
     "bad_ids": "the ids are not a list of whole numbers within the vocabulary",
     "bad_mask": "the mask has another length than the ids, or values other than 0 and 1",
+    "bad_segments": "the segments do not cover the ids from first to last, or have unknown kinds",
     "turns_not_closed": "the ids open more turns than they close: made with another table of special tokens",
 }
 DROP_REASONS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ class Tally:
     repairs: Counter[str] = field(default_factory=Counter)
     samples: Counter[str] = field(default_factory=Counter)
     tokens: Counter[str] = field(default_factory=Counter)
-    lengths: list[int] = field(default_factory=list)
+    lengths: array[int] = field(default_factory=lambda: array("i"))
     fates: dict[int, bytearray] = field(default_factory=dict)
 
     def mark(self, file: int, record: int, flag: int) -> None:
@@ -92,11 +93,11 @@ def _source(tally: Tally) -> dict[str, Any]:
     }
 
 
-def _percentiles(lengths: list[int]) -> dict[str, int]:
+def _percentiles(lengths: array[int]) -> dict[str, int]:
     """Lengths in tokens, of kept samples; each is the length of a sample, not a value between two."""
     if not lengths:
         return {}
-    values = np.percentile(np.array(lengths), _PERCENTILES, method="inverted_cdf")
+    values = np.percentile(np.frombuffer(lengths, np.int32), _PERCENTILES, method="inverted_cdf")
     return {f"p{p}" if p < 100 else "max": int(value) for p, value in zip(_PERCENTILES, values, strict=True)}
 
 

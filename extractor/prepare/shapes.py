@@ -85,16 +85,29 @@ def _conversation(values: Any, record: dict[str, Any]) -> Conversation:
 
 def _alpaca(record: dict[str, Any]) -> list[Record]:
     """Instruction and input become one user turn with a blank line between; `instances` hold several inputs."""
-    if isinstance(record.get("instances"), list):
-        return [_alpaca({**record, **instance, "instances": None})[0] for instance in record["instances"]]
+    if record.get("instances") is not None:
+        return [_alpaca_one({**record, **instance}) for instance in _objects(record["instances"])]
+    return [_alpaca_one(record)]
+
+
+def _alpaca_one(record: dict[str, Any]) -> Record:
     given = _field(record, ("input",)) if record.get("input") else ""
     user = "\n\n".join(text for text in (_field(record, ("instruction",)), given) if text)
     answer = _field(record, ("output", "response", *_ANSWERS))
     turns: list[Any] = []
-    for pair in record.get("history") or []:
+    history = record.get("history")
+    for pair in history if isinstance(history, list) else []:
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise Reject("not_text", "history must hold pairs of question and answer")
         turns += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
     turns += [{"role": "user", "content": user}, {"role": "assistant", "content": answer}]
-    return [_conversation(turns, record)]
+    return _conversation(turns, record)
+
+
+def _objects(values: Any) -> list[dict[str, Any]]:
+    if not isinstance(values, list) or not values or not all(isinstance(value, dict) for value in values):
+        raise Reject("no_answer", "instances must be a list of objects, not empty")
+    return values
 
 
 def _qa(record: dict[str, Any]) -> list[Record]:
@@ -109,10 +122,11 @@ def _api(record: dict[str, Any]) -> list[Record]:
     """A logged call of a chat completions server: the request's messages and the first choice."""
     request, response = record["request"], record["response"]
     choices = response.get("choices") if isinstance(response, dict) else None
-    if not choices or not is_message(choices[0].get("message")):
+    first = choices[0] if isinstance(choices, list) and choices else None
+    if not isinstance(first, dict) or not is_message(first.get("message")):
         raise Reject("no_answer", "the response holds no message")
     messages = request.get("messages")
-    return [_conversation([*(messages if isinstance(messages, list) else []), choices[0]["message"]], request)]
+    return [_conversation([*(messages if isinstance(messages, list) else []), first["message"]], request)]
 
 
 def _nested(record: dict[str, Any]) -> list[Record]:
@@ -133,7 +147,18 @@ def _ids(record: dict[str, Any]) -> list[Record]:
     mask = record.get("loss_mask")
     if mask is None and record.get("labels") is not None:
         mask = _integers(record["labels"], "bad_mask", np.int64) != -100
-    return [TokenRecord(token_ids, None if mask is None else _integers(mask, "bad_mask", np.uint8))]
+    loss_mask = None if mask is None else _integers(mask, "bad_mask", np.uint8)
+    return [TokenRecord(token_ids, loss_mask, _segments(record.get("segments")))]
+
+
+def _segments(given: Any) -> list[tuple[str, int, int]] | None:
+    """Parts in the form of a samples file."""
+    if given is None:
+        return None
+    try:
+        return [(str(segment["kind"]), int(segment["start"]), int(segment["end"])) for segment in given]
+    except (TypeError, KeyError, ValueError):
+        raise Reject("bad_segments", "expected a list of objects with kind, start and end") from None
 
 
 def _lengths(record: dict[str, Any]) -> list[Record]:

@@ -21,7 +21,7 @@ from extractor.samples import SEGMENT_KINDS
 _HEAD = struct.Struct("<16sIIQIIIIB")  # key, source, file, record, part, parts, tokens, segments, truncated
 _SEGMENT = np.dtype([("kind", "u1"), ("start", "<i4"), ("end", "<i4")])
 _KEY_BYTES = 16
-BUCKET_BYTES = 192 << 20
+BUCKET_BYTES = 64 << 20  # a bucket of the shortest samples takes some five times this in memory
 
 
 @dataclass(frozen=True, slots=True, order=True)

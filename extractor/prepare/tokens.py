@@ -11,6 +11,7 @@ from typing import Any
 
 from extractor.errors import InputError
 from extractor.prepare.reject import Reject
+from extractor.prepare.tokentable import token_table
 
 _NEAR = 8  # a cut through a merged token moves the boundary by a token or two; beyond this it is not the same text
 
@@ -34,7 +35,7 @@ class Tokenizer:
         if self.backend is not None:
             self.backend.no_truncation()  # tokenizer.json may carry limits of its training run
             self.backend.no_padding()
-        self.names = _names(hf, path)
+        self.names = token_table(hf, path)
         tokens = hf.added_tokens_decoder
         self.added = {str(token): number for number, token in tokens.items()}
         self.special = {str(token): number for number, token in tokens.items() if token.special}
@@ -83,19 +84,6 @@ def _fast_boundary(encoding: Any, at: int, length: int) -> int:
         if token is not None:
             return int(token) + int(encoding.offsets[token][0] < at)
     return len(encoding.ids)
-
-
-def _names(hf: Any, path: Path) -> dict[int, str]:
-    names: dict[int, str] = {}
-    added = [(str(token), number) for number, token in hf.added_tokens_decoder.items()]
-    for token, number in [*hf.get_vocab().items(), *added]:
-        other = names.setdefault(number, token)
-        if other != token:
-            raise InputError(
-                f"the tokenizer in {path} gives id {number} to two tokens, {other!r} and {token!r}; an id must mean "
-                "one token; repair tokenizer.json or tokenizer_config.json"
-            )
-    return names
 
 
 def load_tokenizer(path: Path, chat_template: Path | None = None, trust_remote_code: bool = False) -> Tokenizer:

@@ -14,7 +14,7 @@ from extractor.prepare.answers import Answer, Part, find_answer
 from extractor.prepare.conversation import Conversation, RawText
 from extractor.prepare.reject import Reject
 from extractor.prepare.template import Template
-from extractor.prepare.vetting import vet
+from extractor.prepare.vetting import vet, vet_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,10 @@ def render_conversation(conversation: Conversation, template: Template, turns: s
 
 def render_raw(raw: RawText, template: Template) -> list[Rendered]:
     """The server's own text. An end token is added where generation ended by itself and the text lacks it."""
+    if not raw.generated:
+        raise Reject("no_assistant_turn", "generated_text is empty")
     abilities = template.abilities
-    if isinstance(raw.prompt, Conversation):
-        messages = [template.message(message) for message in raw.prompt.messages]
-        prompt = template.render(messages, raw.prompt.tools, prompt=True)
-    else:
-        prompt = raw.prompt
+    prompt = raw.prompt if isinstance(raw.prompt, str) else _prompt(raw.prompt, template)
     opening = abilities.think_open
     if opening and raw.generated.startswith(opening) and prompt.endswith(opening):
         prompt = prompt.removesuffix(opening)  # the log repeats the tag with which the prompt opened the thinking
@@ -77,9 +75,16 @@ def render_raw(raw: RawText, template: Template) -> list[Rendered]:
     if raw.finished and not generated.endswith(abilities.end_token):
         generated += abilities.end_token
         raw.repairs.append("end_token_added")
-    if not raw.generated:
-        raise Reject("no_assistant_turn", "generated_text is empty")
     return [Rendered((Run(prompt), Run(generated, by_ids=True)), 0)]
+
+
+def _prompt(conversation: Conversation, template: Template) -> str:
+    """What the server read; an answer at the end of the messages is the one that the raw text replaces."""
+    vet_texts(conversation, template.abilities)
+    messages = conversation.messages
+    while messages and messages[-1].role == "assistant":
+        messages = messages[:-1]
+    return template.render([template.message(message) for message in messages], conversation.tools, prompt=True)
 
 
 def _trainable(conversation: Conversation) -> Iterator[int]:

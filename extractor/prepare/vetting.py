@@ -21,10 +21,19 @@ def vet(conversation: Conversation, abilities: Abilities) -> None:
         del messages[answers[-1] + 1 :]
     for message in messages:
         _strip_end_token(message, abilities, conversation.repairs)
-        _refuse_turn_tokens(message, abilities)
+    vet_texts(conversation, abilities)
     if not abilities.names_calls:
         _name_calls(conversation)
     _note_inlined(conversation, abilities)
+
+
+def vet_texts(conversation: Conversation, abilities: Abilities) -> None:
+    """Raises Reject for a turn token inside a text: it would be read as a turn that is not there."""
+    for message in conversation.messages:
+        for text in _texts(message):
+            token = next((token for token in abilities.turn_tokens if token in text), None)
+            if token is not None:
+                raise Reject("turn_token_in_text", f"{token} stands in the text of a {message.role} turn")
 
 
 def _strip_end_token(message: Message, abilities: Abilities, repairs: list[str]) -> None:
@@ -33,14 +42,6 @@ def _strip_end_token(message: Message, abilities: Abilities, repairs: list[str])
     if message.role == "assistant" and end and message.content.rstrip().endswith(end):
         message.content = message.content.rstrip().removesuffix(end)
         repairs.append("end_token_stripped")
-
-
-def _refuse_turn_tokens(message: Message, abilities: Abilities) -> None:
-    """A turn token inside a text would be read as the end or begin of a turn that is not there."""
-    for text in _texts(message):
-        for token in abilities.turn_tokens:
-            if token in text:
-                raise Reject("turn_token_in_text", f"{token} stands in the text of a {message.role} turn")
 
 
 def _texts(message: Message) -> Iterator[str]:
