@@ -77,10 +77,11 @@ TEMPLATE = """\
 """
 
 
-def write(folder: Path) -> Path:
-    """Write the tokenizer into `folder`."""
+def write(folder: Path, more: dict[int, str] | None = None) -> Path:
+    """Write the tokenizer into `folder`; `more` are further ordinary tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     ranks = {bytes([i]): i for i in range(256)} | {word.encode(): number for word, number in WORDS.items()}
+    ranks |= {word.encode() * 9: number for number, word in (more or {}).items()}
     lines = [f"{base64.b64encode(token).decode()} {number}" for token, number in ranks.items()]
     (folder / "tiktoken.model").write_text("\n".join(lines) + "\n")
     special = {i: NAMED.get(i, f"<|reserved_token_{i}|>") for i in range(BOS, VOCAB_SIZE)}

@@ -228,9 +228,7 @@ KEYS = st.sampled_from(
 )
 MESSAGES = st.fixed_dictionaries(
     {"role": st.sampled_from(["user", "assistant", "tool", "function_call", "developer"])},
-    optional={
-        key: JSON for key in ("content", "tool_calls", "reasoning", "reasoning_details", "tool_call_ids", "name")
-    },
+    optional=dict.fromkeys(("content", "tool_calls", "reasoning", "reasoning_details", "tool_call_ids", "name"), JSON),
 )
 RECORDS = st.recursive(
     JSON | MESSAGES | st.sampled_from(["user", "assistant", "tool", "function_call", "text", "{}"]),

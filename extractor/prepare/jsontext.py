@@ -116,7 +116,7 @@ def _values(stream: IO[bytes], in_array: bool, max_bytes: int) -> Iterator[Raw]:
     rest of the file counts as one record."""
     window = _Window(stream, max_bytes)
     if in_array:
-        window.skip("[")
+        window.open_array()
     number = 0
     while window.more("]," if in_array else ""):
         offset = window.offset
@@ -168,6 +168,10 @@ class _Window:
             if end < len(self._text) or self._done:
                 return
             self._fill(_HEAD_BYTES)
+
+    def open_array(self) -> None:
+        self.skip("")
+        self._advance(self._at + 1)
 
     def more(self, separators: str) -> bool:
         self.skip(separators)

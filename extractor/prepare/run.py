@@ -104,7 +104,7 @@ def _outcomes(
         return
     # Not fork: the caller may hold threads or a CUDA context.
     context = get_context("forkserver")
-    context.set_forkserver_preload(["extractor.prepare.work"])
+    context.set_forkserver_preload(["extractor.prepare.work", "transformers.models.auto.tokenization_auto"])
     with ProcessPoolExecutor(workers, context, start_worker, (options, buckets)) as pool:
         try:
             yield from _in_order(chunks, pool, 2 * workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -42,10 +43,16 @@ def find_sources(data: Iterable[str]) -> list[Source]:
 def _expand(path: Path) -> Iterator[Source]:
     if path.suffix in _RECIPE_SUFFIXES:
         for entry in read_recipe(path):
-            files = [file for pattern in entry.paths for file in _matches(path.parent, pattern)]
-            yield Source(entry.name, tuple(sorted(files, key=lambda file: file.name)), entry)
+            yield Source(entry.name, _named_together(path.parent, entry.paths), entry)
     else:
         yield Source(_stem(path), tuple(_files(path)))
+
+
+def _named_together(base: Path, patterns: Iterable[str]) -> tuple[SourceFile, ...]:
+    """The files of one recipe source, each once, named by their paths below the folder that holds them all."""
+    paths = sorted({file.path.absolute() for pattern in patterns for file in _matches(base, pattern)})
+    common = Path(os.path.commonpath([path.parent for path in paths]))
+    return tuple(SourceFile(path, path.relative_to(common).as_posix()) for path in paths)
 
 
 def _matches(base: Path, pattern: str) -> list[SourceFile]:
