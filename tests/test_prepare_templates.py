@@ -53,9 +53,9 @@ def texts(sample: Rendered) -> list[tuple[str, str]]:
 def test_abilities(tokenizers: dict[str, Tokenizer]) -> None:
     found = {name: Template(tokenizer).abilities for name, tokenizer in tokenizers.items()}
     assert {name: a.end_token for name, a in found.items()} == {
-        "chatml": "<|end|>",
-        "thinking": "<|end|>",
-        "trimming": "<|end|>",
+        "chatml": "<|im_end|>",
+        "thinking": "<|im_end|>",
+        "trimming": "<|im_end|>",
         "dropping": "</s>",
     }
     assert {name: a.thinking_key for name, a in found.items() if a.thinking_key} == {"thinking": "reasoning_content"}
@@ -63,18 +63,18 @@ def test_abilities(tokenizers: dict[str, Tokenizer]) -> None:
     assert (found["thinking"].think_open, found["thinking"].think_close) == ("<think>\n", "\n</think>\n\n")
     assert found["thinking"].tool_open == "<tool_call>"
     assert [name for name, a in found.items() if not a.tool_role] == ["trimming"]
-    assert found["dropping"].header == "<|start|><think>\n"
-    assert set(found["trimming"].turn_tokens) == {"<s>", "<|start|>", "<|end|>"}
+    assert found["dropping"].header == "<|im_start|><think>\n"
+    assert set(found["trimming"].turn_tokens) == {"<s>", "<|im_start|>", "<|im_end|>"}
 
 
 def test_parts_where_the_template_has_a_place(tokenizers: dict[str, Tokenizer]) -> None:
     message = {"role": "assistant", "content": "so:", "reasoning_content": "\nhm\n", "tool_calls": [CALL]}
     [sample] = rendered(tokenizers["thinking"], {"messages": [{"role": "user", "content": "q"}, message]})
     assert texts(sample) == [
-        ("prompt", "<|start|>user\nq<|end|>\n<|start|>assistant\n"),
+        ("prompt", "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"),
         ("thinking", "<think>\nhm\n</think>"),
         ("response", "\n\nso:"),
-        ("tool", '\n<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call><|end|>'),
+        ("tool", '\n<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call><|im_end|>'),
         ("prompt", "\n"),
     ]
 
@@ -92,7 +92,7 @@ def test_thinking_dropped_from_history_makes_samples_by_question(tokenizers: dic
     first, second = rendered(tokenizers["thinking"], {"messages": messages})
     thoughts = [[text for kind, text in texts(sample) if kind == "thinking"] for sample in (first, second)]
     assert thoughts == [["<think>\nt0\n</think>"], ["<think>\nt1\n</think>", "<think>\nt2\n</think>"]]
-    assert [text for kind, text in texts(second) if kind == "response"] == ["\n\na1<|end|>"]
+    assert [text for kind, text in texts(second) if kind == "response"] == ["\n\na1<|im_end|>"]
     assert "t0" not in second.text
 
 
@@ -101,7 +101,7 @@ def test_thinking_dropped_even_from_the_last_answer(tokenizers: dict[str, Tokeni
     record = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>\nt</think>a"}]}
     [sample] = rendered(tokenizers["dropping"], record)
     assert texts(sample) == [
-        ("prompt", "<s>q<|start|><think>\n"),
+        ("prompt", "<s>q<|im_start|><think>\n"),
         ("thinking", "\nt</think>"),
         ("response", "a</s>"),
     ]
@@ -110,8 +110,10 @@ def test_thinking_dropped_even_from_the_last_answer(tokenizers: dict[str, Tokeni
 def test_trimmed_answer(tokenizers: dict[str, Tokenizer]) -> None:
     record = chat("q", "<think> t </think>\n\n a \n")
     [sample] = rendered(tokenizers["trimming"], record)
-    assert sample.text == "<s><|start|>user\n\nq<|end|><|start|>assistant\n\n<think> t </think>\n\n a<|end|>"
-    assert texts(sample)[1:] == [("thinking", "<think> t </think>"), ("response", "\n\n a<|end|>")]
+    assert (
+        sample.text == "<s><|im_start|>user\n\nq<|im_end|><|im_start|>assistant\n\n<think> t </think>\n\n a<|im_end|>"
+    )
+    assert texts(sample)[1:] == [("thinking", "<think> t </think>"), ("response", "\n\n a<|im_end|>")]
 
 
 def test_tool_results_without_a_role_go_inline(tokenizers: dict[str, Tokenizer]) -> None:
@@ -122,7 +124,7 @@ def test_tool_results_without_a_role_go_inline(tokenizers: dict[str, Tokenizer])
         {"role": "assistant", "content": "a"},
     ]
     [sample] = rendered(tokenizers["trimming"], {"messages": messages})
-    assert "<|start|>user\n\n<tool_response>\nr\n</tool_response><|end|>" in sample.text
+    assert "<|im_start|>user\n\n<tool_response>\nr\n</tool_response><|im_end|>" in sample.text
     with pytest.raises(Reject, match="template_lacks: the chat template has no place for tool calls"):
         render_conversation(parse_record({"messages": messages})[0], Template(tokenizers["trimming"], "reject"))  # type: ignore[arg-type]
 
@@ -232,7 +234,7 @@ def test_two_tokens_claiming_one_id(tmp_path: Path, place: str) -> None:
 
 
 def test_turn_token_in_text_is_rejected_and_end_token_repaired(tmp_path: Path, tiny_tokenizer_dir: Path) -> None:
-    records = [chat("what is <|end|>?", "a token"), chat("q", "a<|end|>"), chat("q2", "<|start|>")]
+    records = [chat("what is <|im_end|>?", "a token"), chat("q", "a<|im_end|>"), chat("q2", "<|im_start|>")]
     [row] = prepare_records(tmp_path, tiny_tokenizer_dir, records)
     assert parts(row)[1] == ("response", [*_bytes("a"), tiny_tokenizer.END])
     assert [(r["record"], r["reason"]) for r in rejects(tmp_path / "out")] == [

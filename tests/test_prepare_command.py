@@ -1,0 +1,124 @@
+"""The command: options, exit codes, what it prints."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from prepare_cases import chat, write_jsonl
+from rich.console import Console
+
+from extractor.cli import main
+from extractor.errors import UsageError
+from extractor.prepare import PrepareOptions
+from extractor.prepare.show import show
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "data.jsonl", [chat("q", "a"), chat("q", "a"), chat("other", "answer")])
+
+
+def command(*arguments: object) -> int:
+    return main(["prepare", *map(str, arguments)])
+
+
+def test_done(tmp_path: Path, data: Path, tiny_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(data, "--tokenizer", tiny_tokenizer_dir, "--out", tmp_path / "out") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["source", "read", "kept", "duplicate", "dropped", "rejected", "samples", "tokens", "trained"]
+    assert lines[1] == ["data", "3", "2", "1", "0", "0", "2", "55", "9"]
+    assert lines[2] == ["total", *lines[1][1:]]
+    assert (tmp_path / "out" / "rejects.jsonl").read_text() == ""
+
+
+def test_rejects_give_exit_code_3_and_json(
+    tmp_path: Path, data: Path, tiny_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with data.open("a") as file:
+        file.write('{"seq_len": 9}\n')
+    arguments = (data, "--tokenizer", tiny_tokenizer_dir, "--out", tmp_path / "out", "--json", "--train-on", "response")
+    assert command(*arguments) == 3
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((tmp_path / "out" / "report.json").read_text())
+    assert printed["total"]["records"]["rejected"] == {"lengths_only": 1}
+    assert printed["settings"]["train_on"] == ["response"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--max-length", "-1"], 2, "--max-length got -1; allowed are values from 1"),
+        (["--overlong", "cut"], 2, "--overlong got 'cut'; allowed are truncate, drop, error"),
+        (["--train-on", "prompt"], 2, "--train-on got 'prompt'; allowed are response, thinking, tool"),
+        (["--train-on", ","], 2, "--train-on is empty"),
+        (["--format", "csv"], 2, "--format got 'csv'; allowed are auto"),
+        (["--turns", "first"], 2, "--turns got 'first'; allowed are all, last"),
+        (["--tokenizer", "/nowhere"], 1, "tokenizer folder /nowhere does not exist"),
+        (["--chat-template", "/nowhere"], 1, "chat template /nowhere can't be read"),
+    ],
+)
+def test_errors(
+    tmp_path: Path,
+    data: Path,
+    tiny_tokenizer_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    message: str,
+) -> None:
+    assert command(data, "--tokenizer", tiny_tokenizer_dir, "--out", tmp_path / "out", *arguments) == code
+    printed = capsys.readouterr()
+    assert re.fullmatch(rf"extractor prepare: {re.escape(message)}.*\n", printed.err)
+    assert printed.out == ""
+
+
+def test_out_is_needed_to_write(data: Path, tiny_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(data, "--tokenizer", tiny_tokenizer_dir) == 2
+    assert "--out is missing" in capsys.readouterr().err
+
+
+def test_a_folder_without_tokenizer(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert command(data, "--tokenizer", tmp_path / "empty", "--out", tmp_path / "out") == 1
+    assert "no tokenizer can be loaded from" in capsys.readouterr().err
+
+
+def test_show_writes_nothing_and_colours_parts(tmp_path: Path, tiny_tokenizer_dir: Path) -> None:
+    records = [{"messages": []}, chat("question", "<think>hm</think>answer")]
+    data = write_jsonl(tmp_path / "data.jsonl", records)
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=100)
+    options = PrepareOptions(data=(str(data),), tokenizer=tiny_tokenizer_dir, out=tmp_path / "out")
+    show(options, 5, console)
+    assert isinstance(console.file, io.StringIO)
+    printed = console.file.getvalue()
+    assert "\x1b[4;35m<think>hm</think>\x1b[0m\x1b[4;32manswer<|im_end|>\x1b[0m" in printed
+    assert "\x1b[2m<|im_start|>user\x1b[0m\n\x1b[2mquestion<|im_end|>\x1b[0m" in printed
+    assert "data/data.jsonl record 0 rejected: no_messages" in printed
+    assert not (tmp_path / "out").exists()
+
+
+def test_defaults_of_command_and_call_are_one(data: Path, tiny_tokenizer_dir: Path) -> None:
+    import argparse
+
+    from extractor.cli import prepare_command
+
+    parser = argparse.ArgumentParser()
+    prepare_command.add_arguments(parser)
+    args = parser.parse_args([str(data), "--tokenizer", str(tiny_tokenizer_dir), "--out", "o"])
+    options = prepare_command.options(args)
+    defaults = {f.name: f.default for f in dataclasses.fields(PrepareOptions) if f.default is not dataclasses.MISSING}
+    given = {name: getattr(options, name) for name in defaults if name != "progress"}
+    given["train_on"] = tuple(sorted(given["train_on"]))
+    assert given == {name: value for name, value in defaults.items() if name != "progress"}
+
+
+def test_options_refuse_nonsense(data: Path, tiny_tokenizer_dir: Path) -> None:
+    with pytest.raises(UsageError, match="there is no data"):
+        PrepareOptions(data=(), tokenizer=tiny_tokenizer_dir, out=data)
+    with pytest.raises(UsageError, match="--workers got -1"):
+        PrepareOptions(data=("x",), tokenizer=tiny_tokenizer_dir, out=data, workers=-1)
