@@ -3,8 +3,8 @@
     pytest bench/prepare.py            SmolLM2's tokenizer, a corpus made here, medians
 
 The plain loop is what data scripts do: read a line, apply the template with tokenize=True, in one process. It has no
-mask, no checks, no shuffle and no file; `prepare` has all of them. `prepare, 1 process` isolates what batching saves and
-the checks cost; the pool shows what cores add, minus starting the processes, which is why its corpus is larger.
+mask, no checks, no shuffle and no file; `prepare` has all of them. With one process that is what batching saves minus
+what the checks cost. With all cores, starting the processes (each loads transformers) is part of the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,26 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from extractor.prepare import PrepareOptions, prepare
 
-WORDS = ["model", "token", "layer", "draft", "prefix", "cache", "window", "stream", "answer", "question", "while", "reading", "the", "next", "a", "few", "of", "and"]
+WORDS = [
+    "model",
+    "token",
+    "layer",
+    "draft",
+    "prefix",
+    "cache",
+    "window",
+    "stream",
+    "answer",
+    "question",
+    "while",
+    "reading",
+    "the",
+    "next",
+    "a",
+    "few",
+    "of",
+    "and",
+]
 CONVERSATIONS = 1500
 
 
