@@ -132,6 +132,7 @@ setup(
         "extractor.cli",
         "extractor.engines",
         "extractor.exports",
+        "extractor.imports",
         "extractor.kernels",
         "extractor.loader",
         "extractor.prepare",

@@ -1,0 +1,186 @@
+"""`import_folder`: another project's files -> a store, with the statistics and checksums that they lack."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from extractor.errors import InputError, UsageError
+from extractor.imports.format import BadRecordError, Foreign, Importer, Source
+from extractor.imports.target import DTYPES, ImportOptions, slots_of, target_manifest
+from extractor.manifest import Manifest
+from extractor.ops import gather_rows
+from extractor.packing import Ints
+from extractor.record import stats_from_counts
+from extractor.store import ShardWriter, Store, prepare_store
+
+FORMATS = {"speculators": "speculators", "specforge": "specforge", "modelopt": "modelopt", "safetensors": "plain"}
+REJECTS = "import-rejects.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportSummary:
+    """`rejected` files are listed in `rejects_file`; `saturated` values were beyond the stored dtype's range."""
+
+    format: str
+    out: str
+    layer_ids: list[int]
+    dtype: str
+    samples: int
+    tokens: int
+    already_stored: int
+    rejected: int
+    rejects_file: str | None
+    saturated: int
+    inf: int
+    nan: int
+    note: str
+
+    @property
+    def exit_code(self) -> int:
+        """3 when a file was rejected or a value is not as it was or not finite, else 0."""
+        return 3 if self.rejected or self.saturated or self.inf or self.nan else 0
+
+
+def import_folder(
+    folder: Path | str,
+    form: str,
+    out: Path | str,
+    options: ImportOptions,
+    report: Callable[[int, int], None] | None = None,
+) -> ImportSummary:
+    """Store every readable sample of `folder` that the store lacks; `report(done, total)` after each.
+
+    A damaged or unlike file is rejected and listed. Raises UsageError for an unknown format, layers or dtype,
+    InputError when nothing can be read, FingerprintError when `out` is a store of something else.
+    """
+    importer = find_importer(form)
+    sources = importer.find(Path(folder))
+    first = _first(sources, Path(folder), importer)
+    manifest = target_manifest(importer.name, sources, first, options)
+    job = _Job(prepare_store(out, manifest), manifest, options)
+    with ShardWriter(out, run_id=f"import-{secrets.token_hex(4)}", writer=0) as writer:
+        for number, source in enumerate(sources):
+            job.take(source, writer)
+            if report:
+                report(number + 1, len(sources))
+    return job.summary(importer)
+
+
+def find_importer(name: str) -> Importer:
+    """Raises UsageError for an unknown one."""
+    if name not in FORMATS:
+        raise UsageError(f"there is no import format {name!r}; {', '.join(FORMATS)} are there; pass one with --from")
+    importer: Importer = import_module(f"extractor.imports.{FORMATS[name]}").IMPORTER
+    return importer
+
+
+class _Job:
+    """Counts and rejects of one import."""
+
+    def __init__(self, store: Store, manifest: Manifest, options: ImportOptions) -> None:
+        self._store, self._manifest, self._options = store, manifest, options
+        self._seen: set[str] = set()
+        self._rejects: list[dict[str, str]] = []
+        self._samples = self._tokens = self._kept = 0
+        self._values = np.zeros(3, np.int64)  # saturated, inf, NaN
+
+    def take(self, source: Source, writer: ShardWriter) -> None:
+        try:
+            sample = _without_padding(source.read(), self._options.pad_token)
+            if sample.sample_id in self._store:
+                self._kept += 1
+                return
+            self._check(sample)
+        except BadRecordError as error:
+            self._rejects.append({"file": source.name, "reason": str(error)})
+            return
+        self._values += _store(sample, self._manifest, writer)
+        self._seen.add(sample.sample_id)
+        self._samples += 1
+        self._tokens += len(sample.token_ids)
+
+    def summary(self, importer: Importer) -> ImportSummary:
+        rejects = self._store.path / REJECTS if self._rejects else None
+        if rejects is not None:
+            rejects.write_text("".join(json.dumps(reject) + "\n" for reject in self._rejects), encoding="utf-8")
+        return ImportSummary(
+            format=importer.name,
+            out=str(self._store.path),
+            layer_ids=list(self._manifest.layer_ids),
+            dtype=self._manifest.dtype,
+            samples=self._samples,
+            tokens=self._tokens,
+            already_stored=self._kept,
+            rejected=len(self._rejects),
+            rejects_file=None if rejects is None else str(rejects),
+            saturated=int(self._values[0]),
+            inf=int(self._values[1]),
+            nan=int(self._values[2]),
+            note=importer.note,
+        )
+
+    def _check(self, sample: Foreign) -> None:
+        tokens, width = len(sample.token_ids), self._manifest.hidden_size
+        slots = slots_of(sample)
+        if tokens == 0 or len(sample.loss_mask) != tokens:
+            raise BadRecordError(f"{tokens} tokens and a loss mask of {len(sample.loss_mask)}")
+        if len(slots) != len(self._manifest.layer_ids):
+            raise BadRecordError(f"{len(slots)} states a token; the first file has {len(self._manifest.layer_ids)}")
+        shapes = {tuple(slot.shape) for slot in slots}
+        if shapes != {(tokens, width)}:
+            raise BadRecordError(f"states of shapes {sorted(shapes)}; {(tokens, width)} is expected")
+        if sample.sample_id in self._seen:
+            raise BadRecordError(f"sample id {sample.sample_id!r} stands in an earlier file")
+
+
+def _first(sources: list[Source], folder: Path, importer: Importer) -> Foreign:
+    """The first sample that can be read: it decides dtype, width and number of states."""
+    reasons = []
+    for source in sources:
+        try:
+            return source.read()
+        except BadRecordError as error:
+            reasons.append(f"{source.name}: {error}")
+    if not reasons:
+        raise InputError(f"{folder} holds no files of {importer.name}; check the folder and --from")
+    raise InputError(f"none of the {len(reasons)} files of {folder} can be read; the first: {reasons[0]}")
+
+
+def _without_padding(sample: Foreign, pad_token: int | None) -> Foreign:
+    if pad_token is None:
+        return sample
+    real = torch.nonzero((sample.token_ids != pad_token) | (sample.loss_mask != 0))
+    end = int(real[-1]) + 1 if len(real) else 0
+    return Foreign(
+        sample_id=sample.sample_id,
+        token_ids=sample.token_ids[:end],
+        loss_mask=sample.loss_mask[:end],
+        aux=[slot[:end] for slot in sample.aux],
+        last=None if sample.last is None else sample.last[:end],
+    )
+
+
+def _store(sample: Foreign, manifest: Manifest, writer: ShardWriter) -> Ints:
+    """Write and seal one sample; returns its numbers of saturated, inf and NaN values."""
+    tokens = len(sample.token_ids)
+    rows = torch.arange(tokens, dtype=torch.int32)
+    out = torch.empty((tokens, *manifest.row_shape), dtype=DTYPES[manifest.dtype])
+    counts = torch.zeros((len(manifest.layer_ids), 4), dtype=torch.int64)
+    gather_rows(slots_of(sample), rows, out, counts)
+    writer.write_rows(sample.sample_id, 0, out.view(torch.uint16).numpy())
+    writer.seal(
+        sample.sample_id,
+        token_ids=sample.token_ids.numpy().astype(np.int32),
+        loss_mask=sample.loss_mask.numpy().astype(np.uint8),
+        stats=stats_from_counts(counts.numpy()),
+    )
+    values: Ints = counts[:, :3].sum(0).numpy()
+    return values

@@ -1,0 +1,34 @@
+"""Model-Optimizer: one `.pt` per conversation."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from extractor.imports.format import Foreign, Importer, Source, load_torch, split_columns
+
+
+def _find(folder: Path) -> list[Source]:
+    return [Source(file.name, partial(_read, file)) for file in sorted(folder.glob("*.pt"))]
+
+
+def _read(file: Path) -> Foreign:
+    """input_ids [T], hidden_states [T, H], aux_hidden_states [T, A * H], loss_mask [T] or none (all trained)."""
+    record = load_torch(file, "input_ids", "hidden_states", "aux_hidden_states")
+    tokens = record["input_ids"].flatten()
+    return Foreign(
+        sample_id=str(record.get("conversation_id", file.stem)),
+        token_ids=tokens,
+        loss_mask=record.get("loss_mask", torch.ones_like(tokens)).flatten(),
+        aux=split_columns(record["aux_hidden_states"], record["hidden_states"].shape[-1]),
+        last=record["hidden_states"] if record.get("hidden_states_prenorm") else None,
+    )
+
+
+IMPORTER = Importer(
+    name="modelopt",
+    find=_find,
+    note="the last state is kept where the files say that it is from before the final norm",
+)

@@ -1,0 +1,33 @@
+"""SpecForge 0.2: `.ckpt` files of prepare_hidden_states.py, anywhere under the folder."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from extractor.imports.format import Foreign, Importer, Source, load_torch, split_columns
+
+
+def _find(folder: Path) -> list[Source]:
+    files = sorted(folder.rglob("*.ckpt"))
+    return [Source(str(file.relative_to(folder)), partial(_read, file, folder)) for file in files]
+
+
+def _read(file: Path, folder: Path) -> Foreign:
+    """input_ids [T], loss_mask [T], hidden_state [1, T, H] after the final norm, aux_hidden_state [1, T, A * H]."""
+    record = load_torch(file, "input_ids", "loss_mask", "hidden_state", "aux_hidden_state")
+    width = record["hidden_state"].shape[-1]
+    return Foreign(
+        sample_id=str(file.relative_to(folder).with_suffix("")),
+        token_ids=record["input_ids"].flatten(),
+        loss_mask=record["loss_mask"].flatten(),
+        aux=split_columns(record["aux_hidden_state"].squeeze(0), width),
+        last=None,
+    )
+
+
+IMPORTER = Importer(
+    name="specforge",
+    find=_find,
+    note="the last state is left out: these files hold it after the final norm, and a store before it",
+)

@@ -1,0 +1,51 @@
+"""speculators 0.9 and vLLM's connector: an Arrow data set with hidden_states/hs_{row}.safetensors."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from extractor.errors import InputError, UsageError
+from extractor.imports.format import BadRecordError, Foreign, Importer, Source, load_safetensors
+
+
+def _find(folder: Path) -> list[Source]:
+    rows = _rows(folder)
+    states = folder / "hidden_states"
+    return [Source(f"hs_{row}.safetensors", partial(_read, rows, row, states)) for row in range(len(rows))]
+
+
+def _rows(folder: Path) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise UsageError("importing from speculators needs the package datasets; pip install datasets") from error
+    try:
+        return datasets.load_from_disk(str(folder)).with_format(None)
+    except (FileNotFoundError, ValueError) as error:
+        raise InputError(
+            f"{folder} is not a data set of speculators ({error}); pass the folder that `speculators train "
+            "--data-path` gets, with dataset_info.json in it"
+        ) from error
+
+
+def _read(rows: Any, row: int, states: Path) -> Foreign:
+    """token_ids [T], hidden_states [T, A + 1, H], the last slot before the final norm."""
+    about = rows[row]
+    tensors, _ = load_safetensors(states / f"hs_{row}.safetensors", "token_ids", "hidden_states")
+    if tensors["token_ids"].tolist() != list(about["input_ids"]):
+        raise BadRecordError("its token_ids are not those of its row: the data set was made anew after the states")
+    slots = list(tensors["hidden_states"].unbind(1))
+    return Foreign(
+        sample_id=about.get("sample_id") or f"row-{row}",
+        token_ids=tensors["token_ids"],
+        loss_mask=torch.tensor(about["loss_mask"]),
+        aux=slots[:-1],
+        last=slots[-1],
+    )
+
+
+IMPORTER = Importer(name="speculators", find=_find, note="the last state is kept, before the final norm")
