@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numba  # noqa: F401 - loaded before vLLM, which fails on it unless it is told better
 import numpy as np
 import pytest
 import torch
