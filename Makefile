@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 PIP   := $(BIN)/python -m pip --disable-pip-version-check -q
 INDEX := $(if $(CPU_INDEX_URL),--extra-index-url $(CPU_INDEX_URL))
 
-.PHONY: demo test bench lint clean tools
+.PHONY: demo test bench fidelity lint clean tools
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -20,6 +20,10 @@ test: $(READY)
 
 bench: $(READY)
 	$(BIN)/extractor bench
+
+# Every architecture and every way of scheduling against the reference: docs/fidelity.md.
+fidelity: $(READY)
+	$(BIN)/python tests/fidelity_matrix.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

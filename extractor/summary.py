@@ -15,8 +15,8 @@ from extractor.engines.job import Job, Progress
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """What one call of `extract` did. `tokens_per_s` counts from the first sample to the last seal, without the
-    engine's start. `findings` counts what the detectors and the canary found, by sample, layer and
-    kind, listed in `findings_file`."""
+    engine's start. `restarts`: samples that the engine preempted and computed again. `findings` counts what the
+    detectors and the canary found, by sample, layer and kind, listed in `findings_file`."""
 
     store: Path
     run_id: str
@@ -27,6 +27,7 @@ class Summary:
     tokens_per_s: float
     stalled_seconds: float
     already_stored: int
+    restarts: int = 0
     saturated: int
     inf: int
     nan: int
@@ -68,6 +69,7 @@ def summarize(
         tokens_per_s=progress.tokens / seconds,
         stalled_seconds=progress.stalled_seconds,
         already_stored=already,
+        restarts=sum(rank["restarts"] for rank in ranks),
         saturated=_elements(findings, "saturated"),
         inf=_elements(findings, "inf"),
         nan=_elements(findings, "nan"),

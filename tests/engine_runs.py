@@ -7,6 +7,7 @@ imports vLLM: this one.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from extractor import Config, extract
+from extractor.engines.job import Progress
 from extractor.engines.transformers import ResidualReader
 from extractor.fidelity import HIGHER_PRECISION, LayerError
 from extractor.samples import write_samples
@@ -44,8 +46,12 @@ class EngineProcess:
         self._pool: ProcessPoolExecutor | None = None
 
     def extract(self, **options: Any) -> Summary:
-        """`extract(Config(**options))`; its exceptions arrive here."""
+        """`extract(Config(**options))`; its exceptions arrive here. `share` goes to `extract` itself."""
         return self.call(_extract, options)
+
+    def interrupt(self, **options: Any) -> Summary:
+        """The same with a Ctrl-C as soon as some samples are stored and others are under way."""
+        return self.call(_interrupted, options)
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         if self._pool is None:
@@ -59,7 +65,20 @@ class EngineProcess:
 
 
 def _extract(options: dict[str, Any]) -> Summary:
-    return extract(Config(**options))
+    return extract(Config(**{k: v for k, v in options.items() if k != "share"}), share=options.get("share", (0, 1)))
+
+
+def _interrupted(options: dict[str, Any]) -> Summary:
+    sent: list[int] = []
+
+    def report(progress: Progress, total_samples: int, _total_tokens: int) -> None:
+        if 0 < progress.samples < total_samples and not sent:
+            sent.append(progress.samples)
+            signal.raise_signal(signal.SIGINT)
+
+    summary = extract(Config(**options), report)
+    assert summary.interrupted, "the run ended before it could be interrupted"
+    return summary
 
 
 class Reference:

@@ -37,6 +37,7 @@ class Recorder:
         self._open: dict[str, _Open] = {}
         self.sealed_samples = 0
         self.sealed_tokens = 0
+        self.restarts = 0  # samples that the engine preempted and computed again
         self._detectors = Detectors(job.layer_ids)
         self.findings: list[dict[str, Any]] = []
 
@@ -94,6 +95,7 @@ class Recorder:
 
     def _restart(self, item: _Open) -> None:
         self._writer.discard(item.sample.sample_id)
+        self.restarts += 1
         item.rows = 0
         item.counts = self._no_counts()
 

@@ -58,6 +58,7 @@ class Session:
         return {
             "samples": self._recorder.sealed_samples,
             "tokens": self._recorder.sealed_tokens,
+            "restarts": self._recorder.restarts,
             "bytes": stats.bytes,
             "stalled_seconds": stats.stalled_seconds,
             "gather_seconds": stats.gather_seconds,
