@@ -41,7 +41,7 @@ WORDS = [
     "of",
     "and",
 ]
-CONVERSATIONS = 1500
+CONVERSATIONS = 3000
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def prepared(corpus: Path, tokenizer_dir: Path, out: Path, workers: int) -> int:
 
 
 def measure(benchmark: BenchmarkFixture, function: Any, *arguments: Any) -> None:
-    tokens = benchmark.pedantic(function, arguments, rounds=3, warmup_rounds=1)
+    tokens = benchmark.pedantic(function, arguments, rounds=3)
     benchmark.extra_info["tokens"] = tokens
     benchmark.extra_info["tokens_per_s"] = round(tokens / benchmark.stats.stats.median)
 

@@ -10,7 +10,7 @@ from extractor.prepare.reject import Reject
 from extractor.prepare.thinking import split_inline
 from extractor.prepare.toolcalls import parse_call_text, parse_calls
 
-_ROLES = {
+ROLES = {
     "system": "system",
     "developer": "system",
     "user": "user",
@@ -28,7 +28,7 @@ _ROLES = {
     "function_call": "assistant",
     "tool_call": "assistant",
 }
-_CALL_ROLES = ("function_call", "tool_call")
+_CALLROLES = ("function_call", "tool_call")
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 _THINKING_PARTS = ("thinking", "reasoning", "reasoning.text")
 _THINKING_KEYS = ("reasoning_content", "reasoning", "thinking")
@@ -46,13 +46,13 @@ def parse_message(message: Any, repairs: list[str]) -> Message:
     if not is_message(message):
         raise Reject("bad_message", f"expected an object with role and content, got {_brief(message)}")
     spelled = message.get("role", message.get("from"))
-    role = _ROLES.get(spelled.lower()) if isinstance(spelled, str) else None
+    role = ROLES.get(spelled.lower()) if isinstance(spelled, str) else None
     if role is None:
-        raise Reject("bad_message", f"unknown role {_brief(spelled)}; known are {', '.join(_ROLES)}")
+        raise Reject("bad_message", f"unknown role {_brief(spelled)}; known are {', '.join(ROLES)}")
     content = message.get("content", message.get("value"))
     if spelled == "developer":
         repairs.append("developer_to_system")
-    if spelled in _CALL_ROLES:
+    if spelled in _CALLROLES:
         return Message(role, tool_calls=parse_call_text(_text(content, role)[0], repairs))
     text, thinking = _text(content, role)
     if role == "assistant":

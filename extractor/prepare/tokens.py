@@ -18,7 +18,7 @@ _NEAR = 8  # a cut through a merged token moves the boundary by a token or two; 
 
 @dataclass(slots=True)
 class Encoded:
-    """Ids of one run; `fast` is the Rust encoding that knows character positions, None for slow tokenizers."""
+    """Ids of one run; `fast` is the encoding that knows character positions, where there is one."""
 
     ids: list[int]
     fast: Any = None
@@ -31,7 +31,7 @@ class Tokenizer:
         """Raises InputError when two tokens claim one id."""
         self.hf = hf
         self.path = path
-        self.backend = getattr(hf, "backend_tokenizer", None)
+        self.backend: Any = getattr(hf, "backend_tokenizer", None)
         if self.backend is not None:
             self.backend.no_truncation()  # tokenizer.json may carry limits of its training run
             self.backend.no_padding()
@@ -42,13 +42,25 @@ class Tokenizer:
         self.renders_itself = "apply_chat_template" in vars(type(hf))
         self._plain_encode = "allow_special_tokens" in inspect.signature(hf.encode).parameters
 
-    def encode(self, texts: Sequence[str]) -> list[Encoded]:
-        """Each text apart, with the tokenizer's own special tokens recognised and none added around."""
+    def encode(self, texts: Sequence[str], positions: Sequence[bool] = ()) -> list[Encoded]:
+        """Each text apart, with the tokenizer's own special tokens recognised and none added around. Only texts whose
+        `positions` is True know character positions, which a fast tokenizer takes longer to track."""
         if self.backend is not None:
-            return [Encoded(e.ids, e) for e in self.backend.encode_batch(list(texts), add_special_tokens=False)]
+            return self._encode_fast(texts, positions or [False] * len(texts))
         if self._plain_encode:  # tiktoken-style: further arguments would send it through another, slower path
             return [Encoded(list(self.hf.encode(text))) for text in texts]
         return [Encoded(list(self.hf.encode(text, add_special_tokens=False))) for text in texts]
+
+    def _encode_fast(self, texts: Sequence[str], positions: Sequence[bool]) -> list[Encoded]:
+        tracked = [text for text, wanted in zip(texts, positions, strict=True) if wanted]
+        others = [text for text, wanted in zip(texts, positions, strict=True) if not wanted]
+        with_positions = iter(self.backend.encode_batch(tracked, add_special_tokens=False))
+        without = iter(self.backend.encode_batch_fast(others, add_special_tokens=False))
+        return [
+            Encoded(encoding.ids, encoding if wanted else None)
+            for wanted in positions
+            for encoding in [next(with_positions if wanted else without)]
+        ]
 
     def decode(self, ids: Sequence[int]) -> str:
         if self.backend is not None:
@@ -66,7 +78,7 @@ class Tokenizer:
             return len(encoded.ids)
         if encoded.fast is not None:
             return _fast_boundary(encoded.fast, at, len(text))
-        return self._slow_boundary(encoded.ids, text, at)
+        return self._slow_boundary(encoded.ids, text, at) if at else 0
 
     def _slow_boundary(self, ids: list[int], text: str, at: int) -> int:
         """Without character positions: the shortest run of ids that decodes to a text beginning with `text[:at]`."""

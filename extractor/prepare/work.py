@@ -121,8 +121,9 @@ class Worker:
     def _tokenize(
         self, rendered: list[_Pending], chunk: Chunk, outcome: Outcome
     ) -> list[tuple[_Pending, list[Assembled]]]:
-        texts = [run.text for pending in rendered for sample in pending.rendered for run in sample.runs]
-        encoded = iter(self.tokenizer.encode(texts))
+        runs_of_all = [run for pending in rendered for sample in pending.rendered for run in sample.runs]
+        several = [len(run.parts) > 1 for run in runs_of_all]
+        encoded = iter(self.tokenizer.encode([run.text for run in runs_of_all], several))
         done = []
         for pending in rendered:
             runs = [[next(encoded) for _ in sample.runs] for sample in pending.rendered]
