@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import json
 import re
@@ -86,6 +87,27 @@ def test_a_folder_without_tokenizer(tmp_path: Path, data: Path, capsys: pytest.C
     (tmp_path / "empty").mkdir()
     assert command(data, "--tokenizer", tmp_path / "empty", "--out", tmp_path / "out") == 1
     assert "no tokenizer can be loaded from" in capsys.readouterr().err
+
+
+def test_an_out_that_is_a_file(data: Path, tiny_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(data, "--tokenizer", tiny_tokenizer_dir, "--out", data) == 1
+    assert f"{data} can't be written" in capsys.readouterr().err
+
+
+def test_a_full_disk_leaves_nothing(
+    tmp_path: Path,
+    data: Path,
+    tiny_tokenizer_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("extractor.prepare.spill.Buckets.append", full)
+    assert command(data, "--tokenizer", tiny_tokenizer_dir, "--out", tmp_path / "out") == 1
+    assert "no room in" in capsys.readouterr().err
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_show_writes_nothing_and_colours_parts(tmp_path: Path, tiny_tokenizer_dir: Path) -> None:

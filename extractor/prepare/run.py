@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections import deque
@@ -13,7 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from extractor.errors import ExtractorError, InputError
+from extractor.errors import DiskFullError, ExtractorError, InputError
 from extractor.prepare.containers import RecordFile
 from extractor.prepare.jsontext import Raw
 from extractor.prepare.merge import Merger
@@ -35,7 +36,19 @@ _SPILLED_PER_BYTE = 1.5  # spilled bytes per input byte: 5 bytes a token of 3 to
 def prepare(options: PrepareOptions) -> dict[str, Any]:
     """Write samples.parquet, report.json and rejects.jsonl into `options.out`; returns the report.
 
-    Raises InputError for unusable sources or tokenizer, and when no sample is left."""
+    Raises InputError for unusable sources, tokenizer or folder, and when no sample is left; DiskFullError."""
+    try:
+        return _prepare(options)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError(
+                f"no room in {options.out}: about 1.5 bytes are needed for each byte of input; free some, or pass "
+                "another --out; nothing was written"
+            ) from error
+        raise InputError(f"{options.out} can't be written: {error}; name a folder that can be made") from error
+
+
+def _prepare(options: PrepareOptions) -> dict[str, Any]:
     sources = find_sources(options.data)
     tokenizer = load_tokenizer(options.tokenizer, options.chat_template, options.trust_remote_code)
     options.out.mkdir(parents=True, exist_ok=True)

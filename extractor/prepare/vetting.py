@@ -29,11 +29,16 @@ def vet(conversation: Conversation, abilities: Abilities) -> None:
 
 def vet_texts(conversation: Conversation, abilities: Abilities) -> None:
     """Raises Reject for a turn token inside a text: it would be read as a turn that is not there."""
+    _refuse_turn_tokens(repr(conversation.tools), "the tool declarations", abilities)
     for message in conversation.messages:
         for text in _texts(message):
-            token = next((token for token in abilities.turn_tokens if token in text), None)
-            if token is not None:
-                raise Reject("turn_token_in_text", f"{token} stands in the text of a {message.role} turn")
+            _refuse_turn_tokens(text, f"the text of a {message.role} turn", abilities)
+
+
+def _refuse_turn_tokens(text: str, where: str, abilities: Abilities) -> None:
+    token = next((token for token in abilities.turn_tokens if token in text), None)
+    if token is not None:
+        raise Reject("turn_token_in_text", f"{token} stands in {where}")
 
 
 def _strip_end_token(message: Message, abilities: Abilities, repairs: list[str]) -> None:
