@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from setuptools import Command, Distribution, setup
+from setuptools import Command, Distribution, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
@@ -126,18 +126,7 @@ setup(
     version="0.1.0",
     description="Extract hidden states of large language models for training EAGLE-3 draft models",
     python_requires=">=3.11",
-    packages=[
-        "extractor",
-        "extractor.budget",
-        "extractor.cli",
-        "extractor.engines",
-        "extractor.exports",
-        "extractor.imports",
-        "extractor.kernels",
-        "extractor.loader",
-        "extractor.prepare",
-        "extractor.store",
-    ],
+    packages=[*find_packages(include=["extractor", "extractor.*"]), "extractor.kernels"],
     package_dir={"extractor.kernels": "kernels"},
     install_requires=[
         "blosc2>=3",

@@ -29,8 +29,8 @@ __device__ __forceinline__ void flush(Statistics& seen, int64_t* counts) {
     if (threadIdx.x < 3 && block[threadIdx.x] != 0)
         atomicAdd(reinterpret_cast<unsigned long long*>(counts + threadIdx.x), block[threadIdx.x]);
     // Most blocks see no new maximum: a plain load spares them the atomic on an address that all blocks share.
-    if (threadIdx.x == 3 && block[3] > *static_cast<volatile int64_t*>(counts + 3))
-        atomicMax(reinterpret_cast<long long*>(counts + 3), static_cast<long long>(block[3]));
+    auto* maximum = reinterpret_cast<long long*>(counts + 3);
+    if (threadIdx.x == 3 && block[3] > __ldcg(maximum)) atomicMax(maximum, static_cast<long long>(block[3]));
     __syncthreads();
     seen = Statistics{};
 }
