@@ -88,16 +88,24 @@ const void* row_start(const void* tensor, int64_t stride, int32_t row, int32_t s
     return static_cast<const char*>(tensor) + row * stride * bytes;
 }
 
+RowPointers locate(const extractor_gather_args& args, int32_t r, int32_t l) {
+    const void* hidden = row_start(args.layers[l], args.layer_strides[l], args.rows[r], args.source);
+    if (args.pair == static_cast<int32_t>(Pair::none)) return {hidden, hidden};
+    return {hidden, row_start(args.residuals[l], args.residual_strides[l], args.rows[r], args.source)};
+}
+
 // Rows outside, layers inside: the output is written front to back.
 void gather(const extractor_gather_args& args, RowKernel kernel, int32_t rows) {
     auto* out = static_cast<uint16_t*>(args.out);
+    RowPointers next = rows > 0 ? locate(args, 0, 0) : RowPointers{};
     for (int32_t r = 0; r < rows; ++r) {
         const int64_t owner = args.owners == nullptr ? 0 : args.owners[r];
         for (int32_t l = 0; l < args.num_layers; ++l) {
-            const void* hidden = row_start(args.layers[l], args.layer_strides[l], args.rows[r], args.source);
-            const void* residual = row_start(args.residuals[l], args.residual_strides[l], args.rows[r], args.source);
+            const RowPointers row = next;
+            if (l + 1 < args.num_layers) next = locate(args, r, l + 1);
+            else if (r + 1 < rows) next = locate(args, r + 1, 0);
             Statistics seen;
-            kernel(hidden, residual, out, args.hidden, seen);
+            kernel(row, next, out, args.hidden, seen);
             merge(seen, args.counts + (owner * args.num_layers + l) * 4);
             out += args.hidden;
         }

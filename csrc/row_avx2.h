@@ -72,37 +72,62 @@ EXTRACTOR_AVX2 inline uint32_t largest_lane(__m256i lanes) {
     return largest;
 }
 
-template <Dtype source, Dtype stored, Pair pair>
-EXTRACTOR_AVX2 void row_avx2(const void* hidden, const void* residual, uint16_t* out, int64_t n, Statistics& seen) {
+template <Dtype source, Dtype stored, Pair pair> struct Avx2Row {
     using Storage = typename Format<source>::Storage;
-    const auto* a = static_cast<const Storage*>(hidden);
-    const auto* b = pair == Pair::none ? a : static_cast<const Storage*>(residual);
-    const __m256i absolute = _mm256_set1_epi32(kAbs), limit = _mm256_set1_epi32(Format<stored>::largest);
-    // Streaming stores spare reading the output into the cache first.
-    const bool stream = reinterpret_cast<uintptr_t>(out) % 32 == 0;
-    __m256i largest = _mm256_setzero_si256();
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16) {
+    const Storage *a, *b, *next_a, *next_b;
+    uint16_t* out;
+    bool stream;  // streaming stores spare reading the output into the cache first
+    __m256i largest;
+
+    // 16 elements at `i`.
+    EXTRACTOR_AVX2 void block(int64_t i, Statistics& seen) {
         Wide x = load<source>(a, i);
         if constexpr (pair != Pair::none) {
             const Wide y = load<source>(b, i);
             x = {add<source, pair>(x.low, y.low), add<source, pair>(x.high, y.high)};
         }
-        const __m256i low = _mm256_and_si256(x.low, absolute), high = _mm256_and_si256(x.high, absolute);
-        const __m256i both = _mm256_max_epi32(low, high);
+        const __m256i absolute = _mm256_set1_epi32(kAbs), limit = _mm256_set1_epi32(Format<stored>::largest);
+        const __m256i both = _mm256_max_epi32(_mm256_and_si256(x.low, absolute), _mm256_and_si256(x.high, absolute));
         const __m256i beyond = _mm256_cmpgt_epi32(both, limit);  // inf and NaN included
         if (__builtin_expect(!_mm256_testz_si256(beyond, beyond), 0)) {
-            row_portable<source, stored, pair>(a + i, b + i, out + i, 16, seen);
-            continue;
+            row_portable<source, stored, pair>({a + i, b + i}, {}, out + i, 16, seen);
+            return;
         }
         largest = _mm256_max_epi32(largest, both);
-        const __m256i narrowed = narrow<stored>(x);
         auto* to = reinterpret_cast<__m256i*>(out + i);
-        if (stream) _mm256_stream_si256(to, narrowed);
-        else _mm256_storeu_si256(to, narrowed);
+        if (stream) _mm256_stream_si256(to, narrow<stored>(x));
+        else _mm256_storeu_si256(to, narrow<stored>(x));
     }
-    row_portable<source, stored, pair>(a + i, b + i, out + i, n - i, seen);
-    const uint32_t found = largest_lane(largest);
+
+    // 32 elements at `i`: a cache line of the output, while the same place of the next row is fetched.
+    EXTRACTOR_AVX2 void line(int64_t i, Statistics& seen) {
+        for (size_t offset = 0; offset < 32; offset += 64 / sizeof(Storage)) {
+            _mm_prefetch(reinterpret_cast<const char*>(next_a + i + offset), _MM_HINT_T0);
+            if (pair != Pair::none) _mm_prefetch(reinterpret_cast<const char*>(next_b + i + offset), _MM_HINT_T0);
+        }
+        block(i, seen);
+        block(i + 16, seen);
+    }
+};
+
+// The halves of a row are taken in turn: two streams, and the next row fetched ahead, turn 6.3 GB/s of output into 10
+// (Xeon with AMX, one thread, [4096, 3, 7168] bf16; memcpy: 11).
+template <Dtype source, Dtype stored, Pair pair>
+EXTRACTOR_AVX2 void row_avx2(RowPointers row, RowPointers next, uint16_t* out, int64_t n, Statistics& seen) {
+    using Storage = typename Format<source>::Storage;
+    const auto at = [](const void* pointer) { return static_cast<const Storage*>(pointer); };
+    const Storage *a = at(row.hidden), *b = pair == Pair::none ? a : at(row.residual);
+    const bool stream = reinterpret_cast<uintptr_t>(out) % 32 == 0;
+    Avx2Row<source, stored, pair> work{a, b, at(next.hidden), at(next.residual), out, stream, _mm256_setzero_si256()};
+    const int64_t half = n / 64 * 32;
+    for (int64_t i = 0; i < half; i += 32) {
+        work.line(i, seen);
+        work.line(half + i, seen);
+    }
+    int64_t i = 2 * half;
+    for (; i + 16 <= n; i += 16) work.block(i, seen);
+    row_portable<source, stored, pair>({a + i, b + i}, {}, out + i, n - i, seen);
+    const uint32_t found = largest_lane(work.largest);
     if (found > seen.max_abs) seen.max_abs = found;
 }
 

@@ -5,14 +5,20 @@
 
 namespace extractor {
 
-// Converts `n` elements of `hidden` (+ `residual`) into `out`.
-using RowKernel = void (*)(const void* hidden, const void* residual, uint16_t* out, int64_t n, Statistics& seen);
+// Where one row of one layer lies.
+struct RowPointers {
+    const void* hidden;
+    const void* residual;
+};
+
+// Converts `n` elements of `row` into `out`. `next` is the row that comes after it, to be fetched ahead.
+using RowKernel = void (*)(RowPointers row, RowPointers next, uint16_t* out, int64_t n, Statistics& seen);
 
 template <Dtype source, Dtype stored, Pair pair>
-void row_portable(const void* hidden, const void* residual, uint16_t* out, int64_t n, Statistics& seen) {
+void row_portable(RowPointers row, RowPointers, uint16_t* out, int64_t n, Statistics& seen) {
     using Storage = typename Format<source>::Storage;
-    const auto* a = static_cast<const Storage*>(hidden);
-    const auto* b = pair == Pair::none ? a : static_cast<const Storage*>(residual);
+    const auto* a = static_cast<const Storage*>(row.hidden);
+    const auto* b = pair == Pair::none ? a : static_cast<const Storage*>(row.residual);
     for (int64_t i = 0; i < n; ++i) out[i] = convert<source, stored, pair>(a[i], b[i], seen);
 }
 
