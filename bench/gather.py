@@ -104,7 +104,8 @@ def test_gather_beside_memcpy(benchmark, hidden, pair):
     variants = {"memcpy of the output": memcpy(expected), **runs}
     calls = {name: (lambda run=run: run(next(outs))) for name, run in variants.items()}
     seconds = benchmark.pedantic(lambda: side_by_side(calls, rounds=9, clock=time.thread_time), rounds=1)
-    title = f"[{TOKENS}, {LAYERS}, {hidden}] bf16{' + bf16' if pair else ''} -> fp16, {load('cpu').path}, one thread, CPU time"
+    kind = "bf16 + bf16 -> fp16" if pair else "bf16 -> fp16"
+    title = f"[{TOKENS}, {LAYERS}, {hidden}] {kind}, {load('cpu').path}, one thread, CPU time"
     print(report(benchmark, seconds, "memcpy of the output", title, gigabytes=expected.nbytes / 1e9))
 
 

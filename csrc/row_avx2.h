@@ -10,6 +10,7 @@
 #include "row_portable.h"
 
 #define EXTRACTOR_AVX2 __attribute__((target("avx2,f16c")))
+#define EXTRACTOR_AVX2_INLINE __attribute__((target("avx2,f16c"), always_inline)) inline
 
 namespace extractor {
 
@@ -23,7 +24,7 @@ struct Wide {
 };
 
 template <Dtype source>
-EXTRACTOR_AVX2 inline Wide load(const void* row, int64_t i) {
+EXTRACTOR_AVX2_INLINE Wide load(const void* row, int64_t i) {
     if constexpr (source == Dtype::fp32) {
         const auto* at = reinterpret_cast<const __m256i*>(static_cast<const uint32_t*>(row) + i);
         return {_mm256_loadu_si256(at), _mm256_loadu_si256(at + 1)};
@@ -37,7 +38,7 @@ EXTRACTOR_AVX2 inline Wide load(const void* row, int64_t i) {
 }
 
 // fp32 bits -> bf16 in the upper half of each lane; round to nearest even, no NaN among them.
-EXTRACTOR_AVX2 inline __m256i round_bf16(__m256i bits) {
+EXTRACTOR_AVX2_INLINE __m256i round_bf16(__m256i bits) {
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
     return _mm256_and_si256(rounded, _mm256_set1_epi32(static_cast<int>(0xFFFF0000)));
@@ -45,7 +46,7 @@ EXTRACTOR_AVX2 inline __m256i round_bf16(__m256i bits) {
 
 // A NaN may come out as any NaN or as inf here; the caller then takes the portable code for the block.
 template <Dtype source, Pair pair>
-EXTRACTOR_AVX2 inline __m256i add(__m256i hidden, __m256i residual) {
+EXTRACTOR_AVX2_INLINE __m256i add(__m256i hidden, __m256i residual) {
     const __m256 sum = _mm256_add_ps(_mm256_castsi256_ps(hidden), _mm256_castsi256_ps(residual));
     if constexpr (pair == Pair::rounded && source == Dtype::bf16) return round_bf16(_mm256_castps_si256(sum));
     if constexpr (pair == Pair::rounded && source == Dtype::fp16)
@@ -55,7 +56,7 @@ EXTRACTOR_AVX2 inline __m256i add(__m256i hidden, __m256i residual) {
 
 // 16 finite elements, none beyond the largest stored value -> 16 stored ones.
 template <Dtype stored>
-EXTRACTOR_AVX2 inline __m256i narrow(Wide x) {
+EXTRACTOR_AVX2_INLINE __m256i narrow(Wide x) {
     if constexpr (stored == Dtype::fp16) {
         const __m128i low = _mm256_cvtps_ph(_mm256_castsi256_ps(x.low), _MM_FROUND_TO_NEAREST_INT);
         return _mm256_set_m128i(_mm256_cvtps_ph(_mm256_castsi256_ps(x.high), _MM_FROUND_TO_NEAREST_INT), low);
@@ -64,7 +65,7 @@ EXTRACTOR_AVX2 inline __m256i narrow(Wide x) {
     return _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), _MM_SHUFFLE(3, 1, 2, 0));
 }
 
-EXTRACTOR_AVX2 inline uint32_t largest_lane(__m256i lanes) {
+EXTRACTOR_AVX2_INLINE uint32_t largest_lane(__m256i lanes) {
     alignas(32) uint32_t values[8];
     _mm256_store_si256(reinterpret_cast<__m256i*>(values), lanes);
     uint32_t largest = 0;
@@ -80,7 +81,7 @@ template <Dtype source, Dtype stored, Pair pair> struct Avx2Row {
     __m256i largest;
 
     // 16 elements at `i`.
-    EXTRACTOR_AVX2 void block(int64_t i, Statistics& seen) {
+    EXTRACTOR_AVX2_INLINE void block(int64_t i, Statistics& seen) {
         Wide x = load<source>(a, i);
         if constexpr (pair != Pair::none) {
             const Wide y = load<source>(b, i);
@@ -100,7 +101,7 @@ template <Dtype source, Dtype stored, Pair pair> struct Avx2Row {
     }
 
     // 32 elements at `i`: a cache line of the output, while the same place of the next row is fetched.
-    EXTRACTOR_AVX2 void line(int64_t i, Statistics& seen) {
+    EXTRACTOR_AVX2_INLINE void line(int64_t i, Statistics& seen) {
         for (size_t offset = 0; offset < 32; offset += 64 / sizeof(Storage)) {
             _mm_prefetch(reinterpret_cast<const char*>(next_a + i + offset), _MM_HINT_T0);
             if (pair != Pair::none) _mm_prefetch(reinterpret_cast<const char*>(next_b + i + offset), _MM_HINT_T0);

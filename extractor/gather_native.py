@@ -38,8 +38,8 @@ class NativeGather:
         self._library = library
         self._held = (rows, out, counts, owners, num_rows)  # the struct holds bare pointers into these
         self._dtype, self._hidden = layers[0].dtype, layers[0].shape[1]
-        self._is_cuda = out.is_cuda
-        self._device = out.device
+        # Of the rows: `out` may be pinned host memory that a CUDA kernel writes through its device address.
+        self._is_cuda, self._device = rows.is_cuda, rows.device
         self._args = GatherArgs(
             rows=rows.data_ptr(),
             owners=None if owners is None else owners.data_ptr(),
@@ -102,7 +102,7 @@ class NativeGather:
                 raise UsageError(
                     f"tensor {place} is {tensor.dtype} {tuple(tensor.shape)} with strides {tensor.stride()} on "
                     f"{tensor.device}; bound is {self._dtype} ({tokens}, {self._hidden}) with contiguous columns on "
-                    f"{self._held[1].device}; bind again"
+                    f"{self._device}; bind again"
                 )
             pointers[place] = tensor.data_ptr()
 

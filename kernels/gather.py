@@ -21,6 +21,14 @@ _INF, _ABS = tl.constexpr(0x7F800000), tl.constexpr(0x7FFFFFFF)
 
 
 @triton.jit
+def _widen(x, dtype: tl.constexpr):
+    """The fp32 bits of x, exactly. bf16 by a shift: Triton's interpreter converts its subnormals wrongly."""
+    if dtype == tl.bfloat16:
+        return x.to(tl.int16, bitcast=True).to(tl.int32) << 16
+    return x.to(tl.float32).to(tl.int32, bitcast=True)
+
+
+@triton.jit
 def _round_bf16(bits):
     """fp32 bits (no NaN) -> bf16 pattern in the low half, round to nearest even."""
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) & 0xFFFF
@@ -28,14 +36,14 @@ def _round_bf16(bits):
 
 @triton.jit
 def _add(hidden, residual, dtype: tl.constexpr, IN_FP32: tl.constexpr):
-    total = hidden.to(tl.float32) + residual.to(tl.float32)
-    if IN_FP32 or dtype == tl.float32:
-        return total
-    if dtype == tl.float16:
-        return total.to(tl.float16).to(tl.float32)
+    """fp32 bits of the sum of two fp32 bit patterns, rounded to `dtype` unless IN_FP32."""
+    total = hidden.to(tl.float32, bitcast=True) + residual.to(tl.float32, bitcast=True)
     bits = total.to(tl.int32, bitcast=True)
-    rounded = tl.where((bits & _ABS) > _INF, bits, _round_bf16(bits) << 16)
-    return rounded.to(tl.float32, bitcast=True)
+    if IN_FP32 or dtype == tl.float32:
+        return bits
+    if dtype == tl.float16:
+        return total.to(tl.float16).to(tl.float32).to(tl.int32, bitcast=True)
+    return tl.where((bits & _ABS) > _INF, bits, _round_bf16(bits) << 16)
 
 
 @triton.jit
@@ -86,11 +94,11 @@ def _gather_rows(
         column = start + tl.arange(0, COLUMNS)[None, :]
         inside = column < hidden
         x = tl.load(source + row[:, None] * stride + column, inside & readable[:, None], 0.0)
-        value = x.to(tl.float32)
+        bits = _widen(x, dtype)
         if PAIR:
             y = tl.load(other + row[:, None] * other_stride + column, inside & readable[:, None], 0.0)
-            value = _add(x, y, dtype, IN_FP32)
-        bits = tl.where(bad & inside, 0x7FC00000, value.to(tl.int32, bitcast=True))
+            bits = _add(bits, _widen(y, dtype), dtype, IN_FP32)
+        bits = tl.where(bad & inside, 0x7FC00000, bits)
         narrow = _narrow(bits, BF16)
         if copies:
             narrow = tl.where(bad, narrow, x.to(tl.int16, bitcast=True))

@@ -39,7 +39,7 @@ def project(pristine, tmp_path) -> Path:
 
 
 def run(command: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "EXTRACTOR_CUDA": "OFF", **variables}
+    environment = {**os.environ, "EXTRACTOR_NATIVE": "auto", "EXTRACTOR_CUDA": "OFF", **variables}
     return subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
 
 
