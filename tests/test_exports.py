@@ -8,6 +8,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from peers import HINT
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from store_cases import a_store, content, damage
@@ -52,7 +53,7 @@ def rms_norm(last, weight):
 
 
 def test_speculators_reads_files_and_store_alike(tmp_path, store):
-    pytest.importorskip("speculators", reason="pip install speculators==0.9.0 to read the export with it")
+    pytest.importorskip("speculators", reason=HINT)
     from speculators.train.data import ArrowDataset
 
     from extractor.exports.speculators_backend import StoreTransfer
@@ -110,7 +111,7 @@ def test_specforge(tmp_path, store, model):
 
 
 def test_specforge_reads_its_files(tmp_path, store, model):
-    reader = pytest.importorskip("specforge.runtime.data_plane.offline_reader", reason="pip install specforge==0.2.0")
+    reader = pytest.importorskip("specforge.runtime.data_plane.offline_reader", reason=HINT)
     from specforge.algorithms.eagle3.data import normalize_offline_sample
     from specforge.runtime.data_plane.feature_store import load_feature_file
 
@@ -140,7 +141,7 @@ def test_modelopt(tmp_path, store):
 
 
 def test_modelopt_reads_its_files(tmp_path, store):
-    peer = pytest.importorskip("modelopt.torch.speculative.eagle.utils", reason="pip install nvidia-modelopt==0.47.0")
+    peer = pytest.importorskip("modelopt.torch.speculative.eagle.utils", reason=HINT)
     export_store(store.path, "modelopt", tmp_path / "out")
     files = [tmp_path / "out" / f"{file_stem(name)}.pt" for name in store]
     data = peer.OfflineSupervisedDataset(files, answer_only_loss=True)
@@ -237,7 +238,7 @@ def test_a_damaged_sample_ends_the_export_and_is_named(tmp_path):
 
 
 def test_the_backend_refuses_what_it_cannot_read(tmp_path, store):
-    pytest.importorskip("hs_connectors", reason="pip install speculators==0.9.0")
+    pytest.importorskip("hs_connectors", reason=HINT)
     datasets = pytest.importorskip("datasets")
     from extractor.exports.speculators_backend import StoreTransfer
 
