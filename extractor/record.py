@@ -111,10 +111,10 @@ def decode_seal(data: bytes | memoryview, where: str) -> Seal:
     return Seal(
         sample_id=arrays["id"].tobytes().decode(),
         row_bytes=int(header["row_bytes"]),
-        token_ids=arrays["tokens"],
-        loss_mask=arrays["mask"],
-        stats=arrays["stats"],
-        tiles=arrays["tiles"],
+        token_ids=arrays["tokens"].copy(),
+        loss_mask=arrays["mask"].copy(),
+        stats=arrays["stats"].copy(),
+        tiles=arrays["tiles"].copy(),
     )
 
 
@@ -181,7 +181,7 @@ def _header(data: bytes | memoryview, dtype: np.dtype, magic: bytes, where: str)
 def _sections(
     data: bytes | memoryview, start: int, fields: Sequence[tuple[str, object, int]], where: str
 ) -> dict[str, np.ndarray]:
-    """Copy the named arrays that stand end to end from `start`, after checking the checksum behind them."""
+    """Views of the named arrays that stand end to end from `start`, after checking the checksum behind them."""
     end = start + sum(np.dtype(dtype).itemsize * count for _, dtype, count in fields)  # type: ignore[call-overload]
     if len(data) < end + _CHECKSUM_BYTES:
         raise CorruptError(f"{where} holds {len(data)} bytes of a record of {end + 8}; run `extractor verify`")
@@ -189,7 +189,7 @@ def _sections(
         raise CorruptError(f"{where} does not match its checksum; the bytes are damaged; run `extractor verify`")
     arrays = {}
     for name, dtype, count in fields:
-        array = np.frombuffer(data, dtype, count, start).copy()  # type: ignore[call-overload]
+        array = np.frombuffer(data, dtype, count, start)  # type: ignore[call-overload]
         arrays[name] = array
         start += array.nbytes
     return arrays

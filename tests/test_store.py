@@ -7,7 +7,6 @@ import pytest
 from store_samples import SMALL, a_manifest, assert_same_rows, rows_of, seal, write_samples
 
 from extractor.errors import FingerprintError, StoreError, UsageError
-from extractor.record import stats_from_counts
 from extractor.store import ShardWriter, Store, prepare_store
 
 
@@ -166,11 +165,3 @@ def test_a_missing_sample_names_its_neighbours(store):
     assert again.get("A2-18") is None
     with pytest.raises(UsageError, match="rows 0 to 6"):
         again["A2-17"].copy_rows(np.empty((6, 3, 32), np.float16), 0, 6)
-
-
-def test_stats_from_counts():
-    peak = np.array([1.5, 65504.0], np.float32)
-    counts = np.array([[1, 2, 3, 0], [4, 5, 6, 0]], np.int64)
-    counts[:, 3] = peak.view(np.int32)
-    stats = stats_from_counts(counts)
-    assert stats.tolist() == [(1, 2, 3, 1.5), (4, 5, 6, 65504.0)]

@@ -15,21 +15,24 @@ class Catalog:
 
     def __init__(self, entries: np.ndarray, shards: np.ndarray, ids: bytes) -> None:
         """`ids`: the N ids' UTF-8 bytes end to end. Where an id stands more than once, the last one wins."""
-        keep = _last_of_each(entries, ids)
+        order = np.argsort(entries["hash"])
+        keep = _last_of_each(entries, ids, order)
         if keep is not None:
             entries, shards, ids = entries[keep], shards[keep], _select(entries, ids, keep)
+            order = np.argsort(entries["hash"])
         self.entries, self.shards = entries, shards
         self._ids = ids
         self._ends = np.cumsum(entries["id_bytes"], dtype=np.int64)
-        self._order = np.argsort(entries["hash"], kind="stable").astype(np.int32)
-        self._sorted_hashes = entries["hash"][self._order]
+        self._order = order.astype(np.int32)
+        self._sorted_hashes = entries["hash"][order]
 
     @classmethod
     def join(cls, parts: Sequence[tuple[int, np.ndarray, bytes]]) -> Catalog:
         """Parts (shard index, entries, ids), oldest first."""
+        shards = np.repeat(np.array([part[0] for part in parts], np.int32), [len(part[1]) for part in parts])
+        if len(parts) == 1:  # a million entries are 60 MB, which need not be copied
+            return cls(parts[0][1], shards, parts[0][2])
         entries = np.concatenate([np.empty(0, ENTRY), *(part[1] for part in parts)])
-        sizes = [len(part[1]) for part in parts]
-        shards = np.repeat(np.array([part[0] for part in parts], np.int32), sizes)
         return cls(entries, shards, b"".join(part[2] for part in parts))
 
     def __len__(self) -> int:
@@ -73,9 +76,8 @@ def _select(entries: np.ndarray, ids: bytes, rows: np.ndarray) -> bytes:
     return b"".join(ids[start:end] for start, end in zip(starts[rows].tolist(), ends[rows].tolist(), strict=True))
 
 
-def _last_of_each(entries: np.ndarray, ids: bytes) -> np.ndarray | None:
-    """Rows to keep, in order, where some id stands twice; None where none does."""
-    order = np.argsort(entries["hash"], kind="stable")
+def _last_of_each(entries: np.ndarray, ids: bytes, order: np.ndarray) -> np.ndarray | None:
+    """Rows to keep, in order, where some id stands twice; None where none does. `order` sorts the hashes."""
     hashes = entries["hash"][order]
     repeated = np.flatnonzero(hashes[1:] == hashes[:-1])
     if repeated.size == 0:

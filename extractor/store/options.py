@@ -15,9 +15,9 @@ class WriterOptions:
     """Sizes in bytes. Memory: `buffer_bytes` plus `group_bytes` for each of `lanes`, whatever the samples' length."""
 
     tile_bytes: int = 16 * _MIB
-    group_bytes: int = 256 * _MIB
+    group_bytes: int = 64 * _MIB
     commit_seconds: float = 10.0
-    buffer_bytes: int = 512 * _MIB
+    buffer_bytes: int = 128 * _MIB
     lanes: int = 2
     shard_bytes: int = 256 << 30
     codec_threads: int = 2

@@ -43,14 +43,14 @@ class ShardState:
 
     @classmethod
     def of(cls, file: ShardFile, listing: Listing, catalog: Catalog, index: int) -> ShardState:
-        mine = catalog.entries[catalog.shards == index]
+        pages = catalog.entries["pages"][catalog.shards == index]
         return cls(
             name=file.path.name,
             run_id=listing.about["run_id"],
             writer=listing.about["writer"],
-            samples=len(mine),
+            samples=len(pages),
             file_bytes=file.file.stat().st_size,
-            dead_bytes=(listing.value_pages - int(mine["pages"].sum(dtype=np.int64))) * listing.page_bytes,
+            dead_bytes=(listing.value_pages - int(pages.sum(dtype=np.int64))) * listing.page_bytes,
         )
 
 

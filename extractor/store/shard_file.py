@@ -106,10 +106,6 @@ class ShardFile:
         """Fill out uint8 [n] with the bytes from `offset` on, unchecked."""
         self._read([out.data], offset, out.size)
 
-    def expect(self, offset: int, size: int) -> None:
-        """Let the kernel fetch these bytes in the background."""
-        os.posix_fadvise(self._descriptor(), offset, size, os.POSIX_FADV_WILLNEED)
-
     def _read(self, buffers: list[bytearray | memoryview], offset: int, size: int) -> None:
         try:
             got = os.preadv(self._descriptor(), buffers, offset)
