@@ -46,21 +46,42 @@ def states(sample_bytes: int) -> np.ndarray:
     return np.resize(bf16.astype(np.float16), (rows, LAYERS, HIDDEN))
 
 
-def write_store(path: Path, sample: np.ndarray, count: int, codec: str = "none", **options: int) -> float:
-    """Write `count` copies; returns file bytes / payload."""
-    prepare_store(path, manifest(codec))
-    tokens, stats = np.zeros(len(sample), np.int32), np.zeros(LAYERS, STATS)
-    total = count * sample.nbytes
-    with ShardWriter(path, run_id="r", writer=0, expected_bytes=total, options=WriterOptions(**options)) as writer:
-        for number in range(count):
-            for start in range(0, len(sample), STEP_ROWS):
-                writer.write_rows(str(number), start, sample[start : start + STEP_ROWS])
-            writer.seal(str(number), token_ids=tokens, loss_mask=tokens, stats=stats)
-    return sum(file.stat().st_size for file in path.glob("shard-*/*")) / total
+class StoreWriter:
+    """An open writer. `write` adds samples and returns when they are durable."""
+
+    def __init__(self, path: Path, sample: np.ndarray, codec: str = "none", **options: int) -> None:
+        prepare_store(path, manifest(codec))
+        self.path = path
+        self._sample = sample
+        self._tokens, self._stats = np.zeros(len(sample), np.int32), np.zeros(LAYERS, STATS)
+        self._writer = ShardWriter(path, run_id="r", writer=0, options=WriterOptions(**options))
+        self._written = 0
+
+    def write(self, count: int) -> None:
+        for _ in range(count):
+            name = str(self._written)
+            for start in range(0, len(self._sample), STEP_ROWS):
+                self._writer.write_rows(name, start, self._sample[start : start + STEP_ROWS])
+            self._writer.seal(name, token_ids=self._tokens, loss_mask=self._tokens, stats=self._stats)
+            self._written += 1
+        self._writer.flush()
+
+    def close(self) -> float:
+        """File bytes / payload of all that was written."""
+        self._writer.close()
+        stored = sum(file.stat().st_size for file in self.path.glob("shard-*/*"))
+        return stored / (self._written * self._sample.nbytes)
+
+
+def write_store(path: Path, sample: np.ndarray, count: int, codec: str = "none") -> float:
+    """A store of `count` equal samples named 0, 1, ...; returns file bytes / payload."""
+    writer = StoreWriter(path, sample, codec)
+    writer.write(count)
+    return writer.close()
 
 
 def write_raw(file: Path, sample: np.ndarray, count: int) -> None:
-    """One file, written front to back, one fsync at its end."""
+    """One new file, written front to back, one fsync at its end."""
     with file.open("wb", buffering=0) as handle:
         for _ in range(count):
             data = sample.view(np.uint8).reshape(-1).data

@@ -1,11 +1,13 @@
 """How close is a durable store to the disk, beside files written one a sample?
 
-    pytest bench/store_write.py --benchmark-columns=median,iqr,rounds --basetemp=/path/on/the/disk
+    python -m pytest -s bench/store_write.py --benchmark-columns=median,iqr,rounds --basetemp=/path/on/the/disk
 
-Each round times a raw sequential write of the same bytes with one fsync, then the variant, then the raw write again;
-`of_raw` is the median over the rounds of raw time (mean of the two) / variant time, so that a disk that others use too
-cancels out. Files a sample are synced every 64 MB, as often as the store commits. The tmpfs rows compare with memcpy
-into fresh memory, since a write to tmpfs is that. Samples are [T, 3, 7168] fp16 states with bf16 precision.
+A round adds samples until 384 MB are durable (`flush`) to a store whose writer is open and has written as much before:
+the state of a run, in which memory is touched for the first time once. Files one a sample are new in each round, and
+synced every 64 MB, as often as the store commits. Each round stands between two raw sequential writes of the same bytes
+to a new file with one fsync; `of_raw` is the median over the rounds of raw time (mean of the two) / own time, so that a
+disk that others use too cancels out. On tmpfs there is memcpy into fresh memory too, which a write there is at least.
+Samples are [T, 3, 7168] fp16 states with bf16 precision.
 """
 
 from __future__ import annotations
@@ -14,38 +16,63 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count as numbers
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from store_data import states, write_raw, write_store
+from store_data import StoreWriter, states, write_raw
 
-TOTAL_BYTES = 512_000_000
+ROUND_BYTES = 384_000_000
 SYNC_BYTES = 64_000_000
 ROUNDS = 5
-Write = Callable[[Path, np.ndarray, int], float | None]
 
 
-def each_sample(save: Callable[[Path, np.ndarray], None]) -> Write:
+class StoreVariant:
+    def __init__(self, codec: str = "none", **options: int) -> None:
+        self._codec, self._options = codec, options
+
+    def open(self, root: Path, sample: np.ndarray) -> None:
+        self._writer = StoreWriter(root / "store", sample, self._codec, **self._options)
+
+    def write(self, count: int) -> None:
+        self._writer.write(count)
+
+    def close(self) -> float:
+        return self._writer.close()
+
+
+class FileVariant:
     """One file a sample, synced in groups."""
 
-    def run(folder: Path, sample: np.ndarray, count: int) -> None:
-        folder.mkdir()
-        pending: list[Path] = []
-        for number in range(count):
-            pending.append(folder / str(number))
-            save(pending[-1], sample)
-            if len(pending) * sample.nbytes >= SYNC_BYTES or number == count - 1:
-                for file in pending:
-                    fd = os.open(file, os.O_RDONLY)
-                    os.fsync(fd)
-                    os.close(fd)
-                pending = []
+    def __init__(self, save: Callable[[Path, np.ndarray], None]) -> None:
+        self._save = save
 
-    return run
+    def open(self, root: Path, sample: np.ndarray) -> None:
+        self._root, self._sample, self._names = root, sample, numbers()
+
+    def write(self, count: int) -> None:
+        pending: list[Path] = []
+        for _ in range(count):
+            pending.append(self._root / str(next(self._names)))
+            self._save(pending[-1], self._sample)
+            if len(pending) * self._sample.nbytes >= SYNC_BYTES:
+                pending = _sync(pending)
+        _sync(pending)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _sync(files: list[Path]) -> list[Path]:
+    for file in files:
+        fd = os.open(file, os.O_RDONLY)
+        os.fsync(fd)
+        os.close(fd)
+    return []
 
 
 def torch_save(file: Path, sample: np.ndarray) -> None:
@@ -65,63 +92,70 @@ def numpy_save(file: Path, sample: np.ndarray) -> None:
         np.save(handle, sample)
 
 
-def memcpy(folder: Path, sample: np.ndarray, count: int) -> None:
+class Memcpy:
     """Into memory that was never touched."""
-    target = np.empty((count, *sample.shape), sample.dtype)
-    for number in range(count):
-        np.copyto(target[number], sample)
+
+    def open(self, root: Path, sample: np.ndarray) -> None:
+        self._sample = sample
+
+    def write(self, count: int) -> None:
+        target = np.empty((count, *self._sample.shape), self._sample.dtype)
+        for number in range(count):
+            np.copyto(target[number], self._sample)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
-WRITES: dict[str, Write] = {
-    "store": write_store,
-    "store, one lane": lambda folder, sample, count: write_store(folder, sample, count, lanes=1),
-    "store, shuffle-zstd": lambda folder, sample, count: write_store(folder, sample, count, "shuffle-zstd"),
-    "torch.save": each_sample(torch_save),
-    "safetensors": each_sample(safetensors_save),
-    "np.save": each_sample(numpy_save),
+VARIANTS = {
+    "store": lambda: StoreVariant(),
+    "store, one lane": lambda: StoreVariant(lanes=1),
+    "store, shuffle-zstd": lambda: StoreVariant("shuffle-zstd"),
+    "torch.save": lambda: FileVariant(torch_save),
+    "safetensors": lambda: FileVariant(safetensors_save),
+    "np.save": lambda: FileVariant(numpy_save),
+    "memcpy": Memcpy,
 }
 
 
-def timed(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+@pytest.fixture(params=["disk", "tmpfs"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    if request.param == "disk":
+        yield tmp_path
+        return
+    if not Path("/dev/shm").is_dir():
+        pytest.skip("no tmpfs at /dev/shm")
+    path = Path(f"/dev/shm/extractor-bench-{os.getpid()}")
+    path.mkdir()
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.mark.parametrize("megabytes", [4, 64])
-@pytest.mark.parametrize("place", ["disk", "tmpfs"])
-@pytest.mark.parametrize("name", [*WRITES, "memcpy"])
-def test_write(benchmark: Any, tmp_path: Path, name: str, place: str, megabytes: int) -> None:
-    if place == "tmpfs" and not Path("/dev/shm").is_dir():
-        pytest.skip("no tmpfs at /dev/shm")
-    if name == "memcpy" and place == "disk":
-        pytest.skip("memory has no disk")
+@pytest.mark.parametrize("name", VARIANTS)
+def test_write(benchmark: Any, root: Path, name: str, megabytes: int) -> None:
     sample = states(megabytes * 1_000_000)
-    count = TOTAL_BYTES // sample.nbytes
-    root = tmp_path if place == "disk" else Path(f"/dev/shm/extractor-bench-{os.getpid()}")
-    root.mkdir(exist_ok=True)
-    raw: list[float] = []
-    sizes: list[float | None] = []
+    count = ROUND_BYTES // sample.nbytes
+    variant: Any = VARIANTS[name]()
+    variant.open(root, sample)
+    variant.write(count)
+    raw_seconds: list[float] = []
 
-    def before() -> None:
-        shutil.rmtree(root / "out", ignore_errors=True)
+    def raw() -> None:
         os.sync()
-        raw.append(timed(lambda: write_raw(root / "raw", sample, count)))
+        start = time.perf_counter()
+        write_raw(root / "raw", sample, count)
+        raw_seconds.append(time.perf_counter() - start)
         (root / "raw").unlink()
 
-    def run() -> None:
-        sizes.append((memcpy if name == "memcpy" else WRITES[name])(root / "out", sample, count))
-
-    benchmark.group = f"{place}, samples of {megabytes} MB"
+    benchmark.group = f"{'tmpfs' if 'shm' in str(root) else 'disk'}, samples of {megabytes} MB"
     benchmark.name = name
-    benchmark.pedantic(run, setup=before, rounds=ROUNDS)
-    before()
-    shutil.rmtree(root, ignore_errors=True)
-    times = benchmark.stats.stats.data
-    ratios = [(a + b) / 2 / own for (a, b), own in zip(pairwise(raw), times, strict=True)]
+    benchmark.pedantic(lambda: variant.write(count), setup=raw, rounds=ROUNDS)
+    raw()
+    ratios = [(a + b) / 2 / own for (a, b), own in zip(pairwise(raw_seconds), benchmark.stats.stats.data, strict=True)]
     benchmark.extra_info |= {
         "of_raw": round(statistics.median(ratios), 2),
-        "MB/s": round(count * sample.nbytes / 1e6 / statistics.median(times)),
-        "file_bytes_per_payload": sizes[-1],
+        "MB/s": round(count * sample.nbytes / 1e6 / statistics.median(benchmark.stats.stats.data)),
+        "file_bytes_per_payload": variant.close(),
     }
     print(f"\n{benchmark.group}: {name}: {benchmark.extra_info}")

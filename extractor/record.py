@@ -34,7 +34,7 @@ ENTRY = np.dtype(
         ("num_tokens", "<u4"),
         ("seal_bytes", "<u4"),
         ("id_bytes", "<u4"),
-        ("pages", "<u4"),  # of the seal and all tiles
+        ("pages", "<u4"),  # of all tiles
     ]
 )
 _SEAL_HEADER = np.dtype(
@@ -130,8 +130,7 @@ def index_entry(seal: Seal, seal_offset: int, seal_bytes: int, page_bytes: int) 
     entry["hash"], entry["id_bytes"] = checksum(name), len(name)
     entry["seal_offset"], entry["seal_bytes"] = seal_offset, seal_bytes
     entry["stored_bytes"] = seal.stored_bytes
-    values = np.append(seal.tiles["stored_bytes"], np.uint64(seal_bytes)).astype(np.int64)
-    entry["pages"] = np.sum(pages_of(values, page_bytes))
+    entry["pages"] = np.sum(pages_of(seal.tiles["stored_bytes"].astype(np.int64), page_bytes))
     entry["num_tokens"] = len(seal.token_ids)
     return entry
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import heapq
+import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from extractor.record import ENTRY, checksum
+
+_LIKELY = 200
 
 
 class Catalog:
@@ -60,8 +64,10 @@ class Catalog:
         return None
 
     def nearest(self, sample_id: str, count: int = 3) -> list[str]:
-        """The ids most like `sample_id`, for messages."""
-        return difflib.get_close_matches(sample_id, list(self), count, cutoff=0.3)
+        """The ids most like `sample_id`, for messages: of those with the longest common beginning, since a comparison
+        with a million ids takes minutes."""
+        likely = heapq.nlargest(_LIKELY, self, key=lambda name: len(os.path.commonprefix((name, sample_id))))
+        return difflib.get_close_matches(sample_id, likely, count, cutoff=0.3)
 
 
 def without(entries: np.ndarray, ids: bytes, seal_offsets: set[int]) -> tuple[np.ndarray, bytes]:

@@ -25,6 +25,7 @@ class StoredRows:
 
     position: int
     count: int
+    raw_bytes: int
     payload: Payload | Future[Payload]
     buffer: np.ndarray
 
@@ -84,8 +85,8 @@ class Lane:
 
     def write(self, sample: LaneSample, rows: StoredRows) -> None:
         """Store a tile; its buffer goes back to the pool when the bytes are no longer needed."""
-        self.assigned_bytes += rows.buffer.size
-        self._add_pending(rows.buffer.size)
+        self.assigned_bytes += rows.raw_bytes
+        self._add_pending(rows.raw_bytes)
         self._queue.put(lambda: self._write(sample, rows))
 
     def seal(self, sample: LaneSample, seal: Seal) -> None:
@@ -132,7 +133,7 @@ class Lane:
             if self.failure is None:
                 self._put(sample, rows, self._encoded(rows.payload))
         finally:
-            self._add_pending(-rows.buffer.size)
+            self._add_pending(-rows.raw_bytes)
             self._pool.give(rows.buffer)
 
     def _put(self, sample: LaneSample, rows: StoredRows, stored: Payload) -> None:
@@ -157,6 +158,8 @@ class Lane:
             return
         self.shard.put_seal(dataclasses.replace(seal, tiles=sample.table()))
         self.times.sealed += 1
+        if self.shard.group_bytes > self._group_bytes:
+            self._commit()
         self._expect_commit()
 
     def _discard(self, sample: LaneSample) -> None:

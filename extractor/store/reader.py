@@ -32,7 +32,7 @@ class MissingSampleError(StoreError, KeyError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardState:
     """What one shard holds. `samples` are those it is the newest home of; `dead_bytes` are values that no such sample
-    names (unsealed, discarded, sealed again elsewhere, or rejected)."""
+    names (unsealed, discarded, sealed again elsewhere, or rejected) and room that a killed writer had reserved."""
 
     name: str
     run_id: str
@@ -44,13 +44,15 @@ class ShardState:
     @classmethod
     def of(cls, file: ShardFile, listing: Listing, catalog: Catalog, index: int) -> ShardState:
         pages = catalog.entries["pages"][catalog.shards == index]
+        file_bytes = file.file.stat().st_size
+        unnamed = (listing.tile_pages - int(pages.sum(dtype=np.int64))) * listing.page_bytes
         return cls(
             name=file.path.name,
             run_id=listing.about["run_id"],
             writer=listing.about["writer"],
             samples=len(pages),
-            file_bytes=file.file.stat().st_size,
-            dead_bytes=(listing.value_pages - int(pages.sum(dtype=np.int64))) * listing.page_bytes,
+            file_bytes=file_bytes,
+            dead_bytes=unnamed + file_bytes - listing.data_bytes,
         )
 
 

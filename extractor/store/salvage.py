@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 
 from extractor.errors import CorruptError
-from extractor.record import SEAL_MAGIC, Seal
+from extractor.record import SEAL_MAGIC, Seal, decode_seal, encode_seal
 from extractor.store.shard_file import ShardFile
 from extractor.store.tree import OVERFLOW, PAGE_HEADER
 
@@ -34,17 +34,25 @@ def find_seals(shard: ShardFile) -> Iterator[Seal]:
             number, _, flags, pages = PAGE_HEADER.unpack(head[: PAGE_HEADER.size].ljust(PAGE_HEADER.size, b"\0"))
             is_value = number == page and flags == OVERFLOW and 0 < pages <= size // page_bytes
             if is_value and head[PAGE_HEADER.size :] == SEAL_MAGIC:
-                yield from _seal(shard, page * page_bytes + PAGE_HEADER.size, pages * page_bytes - PAGE_HEADER.size)
+                start, value_bytes = page * page_bytes + PAGE_HEADER.size, pages * page_bytes - PAGE_HEADER.size
+                yield from _seals(os.pread(fd, value_bytes, start), shard)
             page += pages if is_value else 1
     finally:
         os.close(fd)
 
 
-def _seal(shard: ShardFile, offset: int, size: int) -> Iterator[Seal]:
-    try:
-        yield shard.seal(offset, size)
-    except CorruptError:
-        return
+def _seals(block: bytes, shard: ShardFile) -> Iterator[Seal]:
+    """Seals that stand end to end; after a damaged one, from the next mark on."""
+    view = memoryview(block)
+    at = 0
+    while at >= 0:
+        try:
+            seal = decode_seal(view[at:], f"a seal in {shard.file}")
+        except CorruptError:
+            at = block.find(SEAL_MAGIC, at + 1)
+            continue
+        yield seal
+        at += len(encode_seal(seal))
 
 
 def _page_bytes(fd: int) -> int:

@@ -30,8 +30,9 @@ _TREE_SHARE = 32  # a group's new tree pages are less than 1/32 of it: every val
 class Shard:
     """Append-only: values go into the open group, `commit` makes the group durable and visible."""
 
-    def __init__(self, path: Path, map_bytes: int) -> None:
+    def __init__(self, path: Path, map_bytes: int, group_limit: int) -> None:
         self.path = path
+        self._group_limit = group_limit
         self.group_bytes = 0
         self.stored_bytes = 0
         self._file = path / DATA_FILE
@@ -44,12 +45,16 @@ class Shard:
         self._next = dict.fromkeys(TABLES, 0)
         self._txn: Any = None
         self._places: list[tuple[int, int]] = []
-        self._entries: list[np.ndarray] = []
-        self._ids: list[str] = []
+        self._seals: list[tuple[Seal, bytes]] = []
 
     @classmethod
-    def create(cls, store: Path, manifest: Manifest, owner: dict[str, str | int], map_bytes: int) -> Shard:
-        """A new empty shard under the next free name. A crash at any point leaves it whole or absent."""
+    def create(
+        cls, store: Path, manifest: Manifest, owner: dict[str, str | int], map_bytes: int, group_limit: int
+    ) -> Shard:
+        """A new empty shard under the next free name. A crash at any point leaves it whole or absent.
+
+        `map_bytes` is a guess of its size; groups have at most `group_limit` bytes or a single value.
+        """
         building = store / f".new-{owner['run_id']}-{owner['writer']}-{os.getpid()}"
         about = {"format_version": FORMAT_VERSION, "fingerprint": manifest.fingerprint(), **owner}
         shutil.rmtree(building, ignore_errors=True)
@@ -60,7 +65,7 @@ class Shard:
                 path = publish(store, building)
         finally:
             shutil.rmtree(building, ignore_errors=True)
-        return cls(path, map_bytes)
+        return cls(path, map_bytes, group_limit)
 
     def put_tile(self, value: np.ndarray | bytes) -> tuple[int, int]:
         """Copy a tile's stored bytes into the group; returns (key, offset)."""
@@ -71,29 +76,25 @@ class Shard:
     def put_seal(self, seal: Seal) -> None:
         """Add a sample whose tiles are all in this shard; it exists once the group is committed."""
         value = encode_seal(seal)
-        _, offset = self._put(b"seals", value)
-        self._entries.append(index_entry(seal, offset, len(value), self._page))
-        self._ids.append(seal.sample_id)
+        self._seals.append((seal, value))
+        self.group_bytes += len(value)
 
     def commit(self) -> int:
         """Write the group and wait until it is on the disk; returns how many samples it sealed.
 
         Raises DiskFullError or StoreError, and then the group is gone while all earlier ones are intact.
         """
-        if self._txn is None:
-            return 0
-        if self._entries:
-            self._put(b"index", encode_index(np.array(self._entries), self._ids))
-        sealed, places, txn = len(self._ids), self._places, self._txn
-        needed = self.group_bytes + self.group_bytes // _TREE_SHARE + _NEW_BYTES
+        sealed = len(self._seals)
         try:
-            with disk.writing(self._file, needed):
-                disk.reserve(self._fd, self._data_bytes(), needed)
-                txn.commit()
+            self._put_seals()
+            needed = self.group_bytes + self.group_bytes // _TREE_SHARE + _NEW_BYTES
+            if self._txn is not None:
+                with disk.writing(self._file, needed):
+                    disk.reserve(self._fd, self._data_bytes(), needed)
+                    self._txn.commit()
+                self._check_places()
         finally:
-            txn.abort()  # does nothing after a commit
             self._forget_group()
-        self._check_places(places)
         return sealed
 
     def sync(self) -> None:
@@ -103,9 +104,7 @@ class Shard:
 
     def close(self) -> None:
         """Drop an open group, end the file where its data ends, and release the environment."""
-        if self._txn is not None:
-            self._txn.abort()
-            self._forget_group()
+        self._forget_group()
         size = self._data_bytes()
         self._env.close()
         try:
@@ -116,11 +115,25 @@ class Shard:
             os.close(self._fd)
         (self.path / LOCK_FILE).unlink(missing_ok=True)
 
+    def _put_seals(self) -> None:
+        """All seals of the group as one value, as a page for each would be 0.1% of a sample of 4 MB; then the index."""
+        if not self._seals:
+            return
+        values = [value for _, value in self._seals]
+        _, start = self._put(b"seals", b"".join(values))
+        offsets = start + np.cumsum([0, *map(len, values[:-1])])
+        entries = [
+            index_entry(seal, int(offset), len(value), self._page)
+            for (seal, value), offset in zip(self._seals, offsets, strict=True)
+        ]
+        self._put(b"index", encode_index(np.array(entries), [seal.sample_id for seal, _ in self._seals]))
+
     def _put(self, table: bytes, value: np.ndarray | bytes) -> tuple[int, int]:
         if len(value) < self._page // 2:  # so that every value has pages of its own, which never move
             value = bytes(value).ljust(self._page // 2, b"\0")
         if self._txn is None:
-            self._begin(len(value))
+            self._make_room(len(value))
+            self._txn = self._env.begin(write=True, buffers=True)
         key = self._next[table]
         with self._txn.cursor(self._tables[table]) as cursor:
             if not cursor.put(KEY.pack(key), value, append=True):
@@ -131,20 +144,16 @@ class Shard:
         self.group_bytes += int(pages_of(len(value), self._page)) * self._page
         return key, page * self._page + PAGE_HEADER.size
 
-    def make_room(self, size: int) -> None:
-        """Grow the map, between groups, so that a group of `size` bytes fits."""
-        wanted = self._data_bytes() + size + size // _TREE_SHARE + 2 * _NEW_BYTES
-        while self._map_bytes < wanted:
+    def _make_room(self, size: int) -> None:
+        """Grow the map so that a group fits which starts with a value of `size` bytes. Between groups only."""
+        group = 2 * max(self._group_limit, size, self.group_bytes)
+        while self._map_bytes < self._data_bytes() + group + group // _TREE_SHARE + _NEW_BYTES:
             self._map_bytes *= 2
             self._env.set_mapsize(self._map_bytes)
 
-    def _begin(self, size: int) -> None:
-        self.make_room(size)
-        self._txn = self._env.begin(write=True, buffers=True)
-
-    def _check_places(self, places: list[tuple[int, int]]) -> None:
+    def _check_places(self) -> None:
         """Every value of the group stands where its seal says. Guards against an LMDB that lays pages out otherwise."""
-        for page, size in places:
+        for page, size in self._places:
             number, _, flags, pages = PAGE_HEADER.unpack(os.pread(self._fd, PAGE_HEADER.size, page * self._page))
             if (number, flags, pages) != (page, OVERFLOW, pages_of(size, self._page)):
                 raise StoreError(
@@ -155,8 +164,10 @@ class Shard:
         return (int(self._env.info()["last_pgno"]) + 1) * self._page
 
     def _forget_group(self) -> None:
+        if self._txn is not None:
+            self._txn.abort()  # does nothing after a commit
         self._txn, self.group_bytes = None, 0
-        self._places, self._entries, self._ids = [], [], []
+        self._places, self._seals = [], []
 
 
 def _fill_new(path: Path, about: str) -> None:

@@ -27,15 +27,16 @@ _ATTEMPTS = 8  # at listing a shard that is being written
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listing:
-    """A shard as LMDB lists it. entries ENTRY [N] in the order of sealing; ids: their UTF-8 bytes end to end;
-    about: run_id, writer, fingerprint, format_version; data_bytes: where the data ends; value_pages: of all values."""
+    """What a shard says it holds. entries ENTRY [N] in the order of sealing; ids: their UTF-8 bytes end to end; about:
+     run_id, writer, fingerprint, format_version; data_bytes: where the data ends; tile_pages: of all tiles,
+    , sealed or not."""
 
     about: dict[str, Any]
     entries: np.ndarray
     ids: bytes
     page_bytes: int
     data_bytes: int
-    value_pages: int
+    tile_pages: int
 
 
 class ShardFile:
@@ -81,13 +82,13 @@ class ShardFile:
             ids=b"".join(block[1] for block in blocks),
             page_bytes=tree.page_bytes,
             data_bytes=tree.data_bytes,
-            value_pages=sum(tree.tables[name].value_pages for name in (b"tiles", b"seals")),
+            tile_pages=tree.tables[b"tiles"].value_pages,
         )
 
     def seal(self, offset: int, size: int) -> Seal:
         """The seal at `offset`. Raises CorruptError when it is not whole."""
         data = np.empty(size, np.uint8)
-        self.read_value(data, offset)
+        self.read_part(data, offset)
         return decode_seal(data.data, f"the seal at byte {offset} of {self.file}")
 
     def read_value(self, out: np.ndarray, offset: int) -> None:

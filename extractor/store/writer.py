@@ -148,7 +148,8 @@ class ShardWriter:
         target = LaneSample(sample.sample_id)
         for tile, stored in sample.stored_tiles():
             turn = self._pool.take()  # bounds what is on its way; the bytes have memory of their own
-            lane.write(target, StoredRows(int(tile["position"]), int(tile["rows"]), stored, turn))
+            rows = int(tile["rows"])
+            lane.write(target, StoredRows(int(tile["position"]), rows, rows * self._row_bytes, stored, turn))
         lane.seal(target, sample.seal)
         self._lanes.finished(lane)
 
@@ -179,8 +180,9 @@ class ShardWriter:
         return rows
 
     def _new_lane(self) -> Lane:
-        shard = Shard.create(self._path, self._manifest, self._owner, max(self._map_bytes, 1 << 20))
-        return Lane(shard, self._pool, self._options.group_bytes, self._options.commit_seconds)
+        group_bytes = self._options.group_bytes
+        shard = Shard.create(self._path, self._manifest, self._owner, max(self._map_bytes, 1 << 20), group_bytes)
+        return Lane(shard, self._pool, group_bytes, self._options.commit_seconds)
 
     def _start(self, sample_id: str) -> OpenSample:
         sample = OpenSample(sample_id, self._lanes.assign(), LaneSample(sample_id))
@@ -208,7 +210,7 @@ class ShardWriter:
         assert tile is not None
         sample.tile = None
         payload = tile.filled if self._workers is None else self._workers.submit(self._codec.encode, tile.filled)
-        sample.lane.write(sample.stored, StoredRows(tile.position, tile.rows, payload, tile.buffer))
+        sample.lane.write(sample.stored, StoredRows(tile.position, tile.rows, tile.filled.size, payload, tile.buffer))
 
     def _shut(self) -> None:
         if self._closed:
