@@ -53,6 +53,10 @@ class EngineProcess:
         """The same with a Ctrl-C as soon as some samples are stored and others are under way."""
         return self.call(_interrupted, options)
 
+    def kill_a_rank(self, **options: Any) -> Summary:
+        """The same with one rank killed as soon as some samples are stored and others are under way."""
+        return self.call(_with_a_killed_rank, options)
+
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         if self._pool is None:
             self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
@@ -78,6 +82,20 @@ def _interrupted(options: dict[str, Any]) -> Summary:
 
     summary = extract(Config(**options), report)
     assert summary.interrupted, "the run ended before it could be interrupted"
+    return summary
+
+
+def _with_a_killed_rank(options: dict[str, Any]) -> Summary:
+    killed: list[int] = []
+
+    def report(progress: Progress, total_samples: int, _total_tokens: int) -> None:
+        if 0 < progress.samples < total_samples and not killed:
+            rank = multiprocessing.active_children()[-1]
+            rank.kill()
+            killed.append(rank.pid or 0)
+
+    summary = extract(Config(**options), report)
+    assert killed, "the run ended before a rank could be killed"
     return summary
 
 
