@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from extractor.batching import share_out
 from extractor.canary import check_canary
 from extractor.config import Config
 from extractor.disk import RoomWatch, require_room
@@ -63,6 +62,12 @@ def _remaining(samples: SamplesFile, out: Path, manifest: Manifest) -> set[str]:
 
 def _part(samples: SamplesFile, rank: int, num_ranks: int) -> set[str]:
     """Decided by the whole file, not by what is left: processes that start at different times agree."""
+    if num_ranks == 1:
+        return set(samples.sample_ids)
+    # It loads Numba, which a process that only extracts does not need, and which vLLM's CPU ranks stumble over when
+    # they inherit it from the script that started them (see engines.vllm.environment).
+    from extractor.batching import share_out
+
     owners = share_out(samples.lengths, num_ranks)
     return {sample_id for sample_id, owner in zip(samples.sample_ids, owners, strict=True) if owner == rank}
 
