@@ -16,24 +16,44 @@ _WEATHER = {
 }
 
 _PAIRS = [
-    ("What is a residual stream?", "It is the vector that every decoder layer reads and adds to. Attention and the "
-     "feed-forward block each write an update into it, so that after k layers it holds the sum of the embedding and "
-     "2k updates."),
-    ("Why does a draft model want hidden states of the target?", "They already contain most of what the target "
-     "knows about the next tokens. A small head that reads them guesses several tokens ahead, and the target then "
-     "checks the guess in one pass."),
-    ("Explain what a checksum is to a child.", "Imagine you count all the beads in a box before you send it to a "
-     "friend, and write the number on the lid. If your friend counts another number, some beads got lost on the "
-     "way. A checksum is such a number for computer files."),
-    ("Write a haiku about a slow disk.", "Bytes wait in a queue,\nthe platter turns once, twice, thrice -\nmodels dream meanwhile."),
+    (
+        "What is a residual stream?",
+        "It is the vector that every decoder layer reads and adds to. Attention and the "
+        "feed-forward block each write an update into it, so that after k layers it holds the sum of the embedding and "
+        "2k updates.",
+    ),
+    (
+        "Why does a draft model want hidden states of the target?",
+        "They already contain most of what the target "
+        "knows about the next tokens. A small head that reads them guesses several tokens ahead, and the target then "
+        "checks the guess in one pass.",
+    ),
+    (
+        "Explain what a checksum is to a child.",
+        "Imagine you count all the beads in a box before you send it to a "
+        "friend, and write the number on the lid. If your friend counts another number, some beads got lost on the "
+        "way. A checksum is such a number for computer files.",
+    ),
+    (
+        "Write a haiku about a slow disk.",
+        "Bytes wait in a queue,\nthe platter turns once, twice, thrice -\nmodels dream meanwhile.",
+    ),
     ("Wie heißt die Hauptstadt von Australien?", "Die Hauptstadt von Australien ist Canberra, nicht Sydney."),
-    ("Quelle est la différence entre un verrou et un sémaphore ?", "Un verrou n'admet qu'un seul détenteur à la fois ; "
-     "un sémaphore en admet jusqu'à un nombre fixé à l'avance."),
+    (
+        "Quelle est la différence entre un verrou et un sémaphore ?",
+        "Un verrou n'admet qu'un seul détenteur à la fois ; un sémaphore en admet jusqu'à un nombre fixé à l'avance.",
+    ),
     ("日本で一番高い山は何ですか。", "日本で一番高い山は富士山で、標高は三千七百七十六メートルです。"),
-    ("Count from one to twenty in words.", "one, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, "
-     "thirteen, fourteen, fifteen, sixteen, seventeen, eighteen, nineteen, twenty"),
-    ("Give me a regular expression for a date like 2024-05-31.", "`^\\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\\d|3[01])$` "
-     "checks the shape and the ranges of month and day, but it lets the 31st of February pass."),
+    (
+        "Count from one to twenty in words.",
+        "one, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, "
+        "thirteen, fourteen, fifteen, sixteen, seventeen, eighteen, nineteen, twenty",
+    ),
+    (
+        "Give me a regular expression for a date like 2024-05-31.",
+        "`^\\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\\d|3[01])$` "
+        "checks the shape and the ranges of month and day, but it lets the 31st of February pass.",
+    ),
     ("Is 91 a prime number?", "No. 91 = 7 * 13."),
 ]
 
@@ -93,8 +113,9 @@ def _code() -> dict[str, Any]:
 
 
 def _thinking() -> dict[str, Any]:
-    record = _chat("A train leaves at 14:35 and arrives at 17:10. How long is the ride?", "The ride takes 2 hours and "
-                   "35 minutes.")
+    record = _chat(
+        "A train leaves at 14:35 and arrives at 17:10. How long is the ride?", "The ride takes 2 hours and 35 minutes."
+    )
     record["messages"][1]["reasoning_content"] = (
         "From 14:35 to 16:35 are two hours. From 16:35 to 17:10 are 35 minutes. Together that is 2 h 35 min."
     )
@@ -118,7 +139,11 @@ def _long_texts() -> list[dict[str, Any]]:
     story = "\n\n".join(_PARAGRAPHS)
     return [
         _chat("Explain how the extractor keeps data safe.", story),
-        _chat(f"Summarise this in one sentence:\n\n{story}", "Samples appear whole or not at all, memory stays bounded, "
-              "and every conversion is counted."),
-        _chat(f"Repeat this text backwards by paragraph:\n\n{story}\n\n{story}", "\n\n".join(reversed(_PARAGRAPHS * 2))),
+        _chat(
+            f"Summarise this in one sentence:\n\n{story}",
+            "Samples appear whole or not at all, memory stays bounded, and every conversion is counted.",
+        ),
+        _chat(
+            f"Repeat this text backwards by paragraph:\n\n{story}\n\n{story}", "\n\n".join(reversed(_PARAGRAPHS * 2))
+        ),
     ]
