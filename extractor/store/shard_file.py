@@ -29,7 +29,7 @@ _ATTEMPTS = 8  # at listing a shard that is being written
 class Listing:
     """What a shard says it holds. entries ENTRY [N] in the order of sealing; ids: their UTF-8 bytes end to end; about:
      run_id, writer, fingerprint, format_version; data_bytes: where the data ends; tile_pages: of all tiles,
-    , sealed or not."""
+    sealed or not."""
 
     about: dict[str, Any]
     entries: np.ndarray
