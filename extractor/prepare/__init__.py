@@ -5,6 +5,7 @@ Files, in the order in which a record meets them:
     options     what the user asked for                    recipe     a YAML file that names and weighs sources
     sources     paths -> named, sorted source files        containers recognise a file, stream its records
     jsontext    records of JSONL and JSON text             tables     records of Parquet and Arrow
+    layout      how records lie in a JSON text             progress   the bar
     shapes      a record -> conversation, ids or raw text  messages   one message -> canonical message
     toolcalls   tool calls and their results               thinking   thinking written inside the text
     tokentable  which token each id means                  tokens     text runs -> ids

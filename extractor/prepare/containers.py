@@ -12,7 +12,8 @@ from typing import IO, cast
 import pyarrow as pa
 import zstandard
 
-from extractor.prepare.jsontext import Raw, read_text, sniff
+from extractor.prepare.jsontext import Raw, read_text
+from extractor.prepare.layout import sniff
 from extractor.prepare.tables import read_arrow, read_parquet
 
 _GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"

@@ -50,40 +50,6 @@ def read_text(stream: IO[bytes], layout: str, max_bytes: int) -> Iterator[Raw]:
     return _lines(stream, max_bytes) if layout == "lines" else _values(stream, layout == "array", max_bytes)
 
 
-def sniff(stream: IO[bytes]) -> str:
-    """The layout: "lines" (JSONL), "array" (of records), or "values" (objects over several lines, one conversation)."""
-    head = stream.read(_HEAD_BYTES).removeprefix(_BOM).lstrip()
-    line, _, rest = head.partition(b"\n")
-    line = line.rstrip()
-    first = _try_parse(line)
-    if head[:1] == b"{":
-        opens = line.endswith((b"{", b"[", b",", b":")) and first is None and not rest.startswith(b"{")
-        return "values" if opens else "lines"
-    if head[:1] != b"[":
-        return "lines"
-    if first is None and rest.startswith(b"["):
-        return "lines"
-    inner = _first_element(head)
-    is_message = isinstance(inner, dict) and ("role" in inner or "from" in inner)
-    if first is not None:
-        return "lines" if rest.strip() or is_message else "array"
-    return "values" if is_message else "array"
-
-
-def _try_parse(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _first_element(head: bytes) -> Any:
-    try:
-        return _DECODER.raw_decode(head.decode("utf-8", "replace")[1:].lstrip())[0]
-    except (ValueError, RecursionError):
-        return None
-
-
 def _lines(stream: IO[bytes], max_bytes: int) -> Iterator[Raw]:
     """Lines end at LF alone: Unicode's own line separators may stand inside JSON strings."""
     offset = 0

@@ -49,7 +49,7 @@ def recognise(record: dict[str, Any]) -> str:
     if any(isinstance(value, dict) and _list_key(value) for value in record.values()):
         return "nested"
     if any(key in record for key in _LENGTHS):
-        return "lengths"
+        raise Reject("lengths_only", f"the record has lengths but no {_IDS[0]}; give it to `extractor plan` instead")
     raise Reject("unknown_shape", f"no known shape has the keys {', '.join(map(str, record)) or '(none)'}")
 
 
@@ -161,10 +161,6 @@ def _segments(given: Any) -> list[tuple[str, int, int]] | None:
         raise Reject("bad_segments", "expected a list of objects with kind, start and end") from None
 
 
-def _lengths(record: dict[str, Any]) -> list[Record]:
-    raise Reject("lengths_only", f"the record has lengths but no {_IDS[0]}; give it to `extractor plan` instead")
-
-
 def _field(record: dict[str, Any], keys: tuple[str, ...]) -> str:
     key = next((key for key in keys if record.get(key) is not None), None)
     if key is None:
@@ -197,5 +193,4 @@ FORMATS: dict[str, Callable[[dict[str, Any]], list[Record]]] = {
     "nested": _nested,
     "raw": _raw,
     "ids": _ids,
-    "lengths": _lengths,
 }
