@@ -22,6 +22,14 @@ def row_bytes(rows: np.ndarray, manifest: Manifest, sample_id: str) -> np.ndarra
     return np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), manifest.row_bytes)
 
 
+def rows_per_tile(tile_bytes: int, bytes_of_row: int) -> int:
+    """Whole rows in a tile. Raises StoreError when not one fits."""
+    rows = tile_bytes // bytes_of_row
+    if rows == 0:
+        raise StoreError(f"a row of {bytes_of_row:,} bytes does not fit a tile of {tile_bytes:,}; keep fewer layers")
+    return rows
+
+
 def check_seal(
     sample_id: str, token_ids: np.ndarray, loss_mask: np.ndarray, stats: np.ndarray, manifest: Manifest
 ) -> None:

@@ -17,7 +17,7 @@ class WriterOptions:
     tile_bytes: int = 16 * _MIB
     group_bytes: int = 64 * _MIB
     commit_seconds: float = 10.0
-    buffer_bytes: int = 64 * _MIB
+    buffer_bytes: int = 128 * _MIB
     lanes: int = 2
     shard_bytes: int = 256 << 30
     codec_threads: int = 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
@@ -12,27 +11,17 @@ import numpy as np
 from extractor.errors import StoreError
 from extractor.manifest import Manifest
 from extractor.record import TILE, Seal
-from extractor.store.checks import check_coverage, check_seal, row_bytes
+from extractor.store.checks import check_coverage, check_seal, row_bytes, rows_per_tile
 from extractor.store.codec import codec
 from extractor.store.heap import keep_large_blocks
 from extractor.store.lane import Lane, LaneSample, StoredRows
 from extractor.store.lane_set import LaneSet
 from extractor.store.lock import WriterLock
+from extractor.store.open_sample import OpenSample
 from extractor.store.options import WriterOptions, WriterReport
 from extractor.store.sample import StoredSample
 from extractor.store.shard import Shard
 from extractor.store.tiles import BufferPool, OpenTile
-
-
-@dataclass(slots=True, eq=False)
-class OpenSample:
-    """A sample being written: the spans (start, stop) of its rows so far, and the tile being filled."""
-
-    sample_id: str
-    lane: Lane
-    stored: LaneSample
-    spans: list[tuple[int, int]] = field(default_factory=list)
-    tile: OpenTile | None = None
 
 
 class ShardWriter:
@@ -54,7 +43,7 @@ class ShardWriter:
         self._manifest = Manifest.load(self._path)
         self._row_bytes = self._manifest.row_bytes
         self._codec = codec(self._manifest.codec)
-        rows_per_tile = self._rows_per_tile()
+        tile_rows = rows_per_tile(self._options.tile_bytes, self._row_bytes)
         self._lock = WriterLock(self._path, run_id, writer)
         keep_large_blocks()
         self._owner: dict[str, str | int] = {"run_id": run_id, "writer": writer}
@@ -62,7 +51,7 @@ class ShardWriter:
         compresses = self._manifest.codec != "none"
         self._workers = ThreadPoolExecutor(self._options.codec_threads, "store-codec") if compresses else None
         tiles = max(4, self._options.buffer_bytes // self._options.tile_bytes)
-        self._pool = BufferPool(tiles, rows_per_tile * self._row_bytes)
+        self._pool = BufferPool(tiles, tile_rows * self._row_bytes)
         self._lanes = LaneSet(
             self._new_lane, self._options.lanes, self._options.shard_bytes, 2 * self._options.tile_bytes
         )
@@ -96,7 +85,7 @@ class ShardWriter:
         if len(data) == 0:
             return
         sample = self._open.get(sample_id) or self._start(sample_id)
-        sample.spans.append((position, position + len(data)))
+        sample.cover(position, position + len(data))
         done = 0
         while done < len(data):
             tile = self._tile_at(sample, position + done)
@@ -169,15 +158,6 @@ class ShardWriter:
         if self._closed:
             raise StoreError(f"the writer of {self._path} is closed; open a new one")
         self._lanes.raise_failure()
-
-    def _rows_per_tile(self) -> int:
-        rows = self._options.tile_bytes // self._row_bytes
-        if rows == 0:
-            raise StoreError(
-                f"a row of {self._row_bytes:,} bytes does not fit a tile of {self._options.tile_bytes:,}; keep fewer "
-                "layers"
-            )
-        return rows
 
     def _new_lane(self) -> Lane:
         group_bytes = self._options.group_bytes
