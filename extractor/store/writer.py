@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -61,10 +60,8 @@ class ShardWriter:
     def __enter__(self) -> ShardWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
             self.close()
         else:
             self._shut()
