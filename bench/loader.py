@@ -1,6 +1,6 @@
 """How fast do batches come out of a store whose bytes are in the page cache, beside a memcpy and the peers' files?
 
-    pytest bench/loader.py --benchmark-columns=median,iqr,rounds --benchmark-group-by=group
+    pytest bench/loader.py -s
 
 Every variant delivers the same 384 MiB once per round: 48 samples of 8 MiB, [T, 4, 2048] fp16, in batches of 2,048
 tokens. The ceiling copies the same bytes between arrays that exist. Peers: one torch.save or safetensors file per
@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from timing import report, side_by_side
 from torch.utils.data import DataLoader
 
 from extractor import HiddenStateDataset
@@ -145,13 +146,13 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_delivery(benchmark, request, name):
-    run = VARIANTS[name](request.getfixturevalue)
+def test_delivery(benchmark, request):
     torch.set_num_threads(1)
-    benchmark.group = f"{TOTAL >> 20} MiB in {SAMPLES} samples, page cache warm"
-    assert benchmark.pedantic(run, rounds=7, warmup_rounds=1) == TOTAL
-    benchmark.extra_info["gb_per_s"] = TOTAL / benchmark.stats.stats.median / 1e9
+    variants = {name: prepare(request.getfixturevalue) for name, prepare in VARIANTS.items()}
+    assert {run() for run in variants.values()} == {TOTAL}
+    seconds = benchmark.pedantic(side_by_side, args=(variants,), kwargs={"rounds": 7}, rounds=1)
+    title = f"{TOTAL >> 20} MiB in {SAMPLES} samples, page cache warm"
+    print(report(benchmark, seconds, "memcpy of the same bytes", title, TOTAL / 1e9))
 
 
 def test_memory_stays_flat(store):

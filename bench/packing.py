@@ -1,23 +1,26 @@
 """How fast and how full is the packer, beside TRL's and axolotl's as they ship?
 
-    pytest bench/packing.py --benchmark-columns=median,iqr,rounds --benchmark-group-by=group
+    pytest bench/packing.py -s
 
 Lengths: the mix of a large EAGLE-3 corpus (7% agent trajectories near 16k tokens, the rest log-normal), capped. One
-core. A peer that isn't installed is skipped; TRL and axolotl are timed at 40,114 and 200,000 samples only, since both
-grow faster than linearly: at 10 million they take minutes. TRL's function also gathers the packed tokens; it gets a
-column of nulls, which has lengths but no bytes, so that only its packing is timed.
-Each row reports its fill: tokens over budget times bins.
+core, the thread's own time. A peer that isn't installed is left out (pip install --no-deps trl axolotl==0.19.0). TRL,
+axolotl and the plain loop are timed up to 200,000 samples; at 10 million they take minutes. TRL's function also gathers
+the packed tokens; it gets a column of nulls, which has lengths but no bytes, so that only its packing is timed.
+Fill is tokens over budget times bins.
 """
 
 from __future__ import annotations
 
-import gc
+import importlib.util
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import numba
 import numpy as np
+import pyarrow as pa
 import pytest
+from timing import report, side_by_side
 
 from extractor.batching import pack_balanced, pack_in_order
 from extractor.packing import pack, pack_ref
@@ -37,16 +40,21 @@ def corpus(samples: int, cap: int) -> np.ndarray:
     return rng.permutation(np.concatenate(parts)[:samples].clip(1, cap).astype(np.int64))
 
 
-def trl(lengths: np.ndarray, budget: int) -> Call:
-    pa = pytest.importorskip("pyarrow")
-    trl_data = pytest.importorskip("trl.data_utils", reason="pip install trl to compare with it")
+def trl(lengths: np.ndarray, budget: int) -> Call | None:
+    if importlib.util.find_spec("trl") is None:
+        return None
+    from trl import data_utils
+
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     table = pa.table({"input_ids": pa.LargeListArray.from_arrays(offsets, pa.nulls(int(offsets[-1])))})
-    return trl_data._pack_bfd, (table, budget)
+    return data_utils._pack_bfd, (table, budget)
 
 
-def axolotl(lengths: np.ndarray, budget: int) -> Call:
-    multipack = pytest.importorskip("axolotl.utils.samplers.multipack", reason="pip install axolotl to compare with it")
+def axolotl(lengths: np.ndarray, budget: int) -> Call | None:
+    if importlib.util.find_spec("axolotl") is None:
+        return None
+    from axolotl.utils.samplers import multipack
+
     return multipack.pack_parallel, (lengths, budget, 100_000, 100_000, 1)
 
 
@@ -69,6 +77,9 @@ VARIANTS = {
 }
 
 
+SLOW = ("TRL 'bfd'", "axolotl multipack", "one sample at a time, Python")
+
+
 def num_bins(name: str, result: object) -> int | None:
     if name.startswith("np"):
         return None
@@ -77,22 +88,21 @@ def num_bins(name: str, result: object) -> int | None:
     return len(result[0]) - 1 if isinstance(result, tuple) else result.num_rows
 
 
-@pytest.mark.parametrize("samples", [CORPUS, PEERS_UP_TO, 10_000_000])
 @pytest.mark.parametrize(("cap", "budget"), CAPS_AND_BUDGETS)
-@pytest.mark.parametrize("name", VARIANTS)
-def test_packing(benchmark, name, cap, budget, samples):
-    if samples > PEERS_UP_TO and name in list(VARIANTS)[4:]:
-        pytest.skip("minutes at this size")
-    numba.set_num_threads(1)
+@pytest.mark.parametrize("samples", [CORPUS, PEERS_UP_TO, 10_000_000])
+def test_packing_lengths(benchmark, samples, cap, budget):
     lengths = corpus(samples, cap)
-    function, args = VARIANTS[name](lengths, budget)
-    benchmark.group = f"{samples:,} samples, cap {cap:,}, budget {budget:,}"
-    gc.collect()
-    heavy = name in list(VARIANTS)[4:] or samples > PEERS_UP_TO
-    result = benchmark.pedantic(function, args=args, rounds=3 if heavy else 9, warmup_rounds=1)
-    bins = num_bins(name, result)
-    if bins:
-        bound = -(-int(lengths.sum()) // budget)
-        fill = lengths.sum() / budget / bins
-        benchmark.extra_info |= {"fill": float(fill), "bins": bins, "bins_over_bound": bins - bound, "bound": bound}
-        print(f"\n{benchmark.group}: {name}: fill {fill:.5%}, {bins - bound} of {bound} bins over the lower bound")
+    bound = -(-int(lengths.sum()) // budget)
+    names = [name for name in VARIANTS if samples <= PEERS_UP_TO or name not in SLOW]
+    calls = {name: VARIANTS[name](lengths, budget) for name in names}
+    variants = {name: partial(call[0], *call[1]) for name, call in calls.items() if call is not None}
+    for name, run in variants.items():
+        bins = num_bins(name, run())
+        if bins:
+            fill = lengths.sum() / budget / bins
+            benchmark.extra_info[f"{name}: fill"] = float(fill)
+            print(f"\n{name}: fill {fill:.5%}, {bins - bound} of {bound} bins over the lower bound", end="")
+    rounds = 3 if samples > CORPUS else 9
+    arguments = {"rounds": rounds, "warmup": 0, "clock": time.thread_time}
+    seconds = benchmark.pedantic(side_by_side, args=(variants,), kwargs=arguments, rounds=1)
+    print(report(benchmark, seconds, "pack", f"{samples:,} samples, cap {cap:,}, budget {budget:,}, CPU time"))
