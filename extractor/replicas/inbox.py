@@ -25,6 +25,11 @@ class Inbox:
         return not (self._leases or self._nothing_more or self._stopped)
 
     @property
+    def idle(self) -> bool:
+        """No lease is waiting, and the stream of samples has ended or ends next."""
+        return self._nothing_more and not self._leases
+
+    @property
     def stopped(self) -> bool:
         return self._stopped
 

@@ -43,6 +43,10 @@ class LeaseQueue:
         return len(self._sealed) == len(self._tokens)
 
     @property
+    def total_samples(self) -> int:
+        return len(self._tokens)
+
+    @property
     def sealed_samples(self) -> int:
         return len(self._sealed)
 

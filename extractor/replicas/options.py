@@ -21,6 +21,7 @@ class ReplicaOptions:
     gpus_per_replica: int = _option("GPUs of a replica; -1 = --tp where the cluster has GPUs, else none", -1)
     cpus_per_replica: int = _option("CPU cores that Ray reserves for a replica", 1)
     shard_dir: str = _option("node-local folder for shards; empty = all nodes write to --out, which they share", "")
+    recompute_lost: bool = _option("compute again what lies on hosts that have left the cluster", False)
     lease_tokens: int = _option("most tokens that a replica is given at a time", 1 << 20)
     placement_timeout: float = _option("seconds to wait for the cluster to have room for all replicas", 60.0)
     stall_timeout: float = _option("seconds without a sealed sample after which a replica counts as stuck", 600.0)
@@ -32,7 +33,7 @@ class ReplicaOptions:
         for name in ("placement_timeout", "stall_timeout"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{_flag(name)} is {getattr(self, name)}; it must be above 0 seconds")
-        if self.shard_dir and not self.shard_dir.startswith("/"):
+        if self.shard_dir and self.shard_dir[0] not in "/$~":
             raise UsageError(
                 f"--shard-dir is {self.shard_dir!r}; it must be an absolute path, as it is opened on every node"
             )

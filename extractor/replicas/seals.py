@@ -22,7 +22,7 @@ class SealedSample:
 
 
 class SealReader:
-    """Follows the shards of the runs whose id starts with `run_id` in a store that others may write to as well."""
+    """Follows the shards of the runs `<run_id>-<n>` in a store that others may write to as well."""
 
     def __init__(self, store: Path, run_id: str) -> None:
         self._store, self._run_id = store, run_id
@@ -39,7 +39,7 @@ class SealReader:
             if path not in self._mine:
                 shard = ShardFile(path)
                 about = shard.listing(self._manifest.fingerprint()).about
-                self._mine[path] = shard if about["run_id"].startswith(self._run_id) else None
+                self._mine[path] = shard if about["run_id"].startswith(f"{self._run_id}-") else None
         return [shard for shard in self._mine.values() if shard is not None]
 
     def _new_in(self, shard: ShardFile) -> list[SealedSample]:
@@ -56,16 +56,25 @@ class SealReader:
         )
 
 
+def sealed_by(store: Path, run_id: str) -> list[SealedSample]:
+    """All that the runs `<run_id>-<n>` have sealed in `store`."""
+    return SealReader(store, run_id).new()
+
+
 def findings_of(seal: Seal, layer_ids: tuple[int, ...]) -> list[dict[str, Any]]:
-    """The layers of a sample that hold saturated, inf or NaN values, as `extract` lists them."""
+    """The layers of a sample that hold saturated, inf or NaN values, in the form of `detect.Finding.as_json`. A seal
+    does not know where in the sample they are: `position` is None."""
     return [
         {
+            "kind": kind,
             "sample_id": seal.sample_id,
+            "position": None,
             "layer_id": layer,
-            "saturated": int(row["saturated"]),
-            "inf": int(row["inf"]),
-            "nan": int(row["nan"]),
+            "count": int(row[kind]),
+            "value": float(row["max_abs"]) if kind == "saturated" else None,
+            "detail": "as the seal says",
         }
         for layer, row in zip(layer_ids, seal.stats, strict=True)
-        if row["saturated"] or row["inf"] or row["nan"]
+        for kind in ("saturated", "inf", "nan")
+        if row[kind]
     ]

@@ -67,9 +67,14 @@ def publish(store: Path, folder: Path) -> Path:
             if not target.exists():
                 raise
             number += 1
+    enlist(store, target.name)
+    return target
+
+
+def enlist(store: Path, name: str) -> None:
+    """Add a shard that is in its place to the list, durably."""
     with (store / _LIST).open("a", encoding="utf-8") as handle:
-        handle.write(target.name + "\n")
+        handle.write(name + "\n")
         handle.flush()
         os.fsync(handle.fileno())
     sync_folder(store)
-    return target

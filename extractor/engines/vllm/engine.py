@@ -24,7 +24,7 @@ _STATUS_SECONDS = 1.0
 
 
 class VllmEngine:
-    """One vLLM engine."""
+    """One vLLM engine; runs follow one another."""
 
     def __init__(self, config: Config, longest: int) -> None:
         """`longest`: tokens of the longest sample. Raises EngineError when vLLM can't run this model here."""

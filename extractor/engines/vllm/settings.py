@@ -19,12 +19,19 @@ def engine_config(config: Config, longest: int) -> Any:
     """A VllmConfig for samples of at most `longest` tokens. Raises UsageError for engine arguments it refuses."""
     extra = parse_engine_args(config.engine_args)
     require_known(extra, (item.name for item in fields(EngineArgs)))
-    args = EngineArgs(**{**_arguments(config, longest), **extra})
+    args = EngineArgs(**_with_executor({**_arguments(config, longest), **extra}))
     created = args.create_engine_config()
     if not _has_aux_support(created):
         args.model_impl = "transformers"
         created = args.create_engine_config()
     return created
+
+
+def _with_executor(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Several ranks are processes of ours, never Ray's: inside a replica's placement group vLLM would otherwise ask Ray
+    for the room that the replica itself occupies, and wait for ever."""
+    ranks = arguments["tensor_parallel_size"] * arguments.get("pipeline_parallel_size", 1)
+    return {"distributed_executor_backend": "mp", **arguments} if ranks > 1 else arguments
 
 
 def _arguments(config: Config, longest: int) -> dict[str, Any]:

@@ -1,0 +1,168 @@
+"""Replicas, nodes and drivers die at random moments, disks fill, processes hang: nothing is lost, nothing doubled."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from models import save_tiny_llama
+from ray_cases import (
+    LAYERS,
+    OBJECT_STORE_BYTES,
+    a_cluster,
+    a_samples_file,
+    config_for,
+    events_of,
+    require_equal,
+    seal_counts,
+    start_extract,
+    wait_for_event,
+)
+
+from extractor.config import Config
+from extractor.extraction import extract
+from extractor.store import Store
+from extractor.store.parts import parts
+
+pytest.importorskip("ray")
+NODES = ({"num_cpus": 0}, 1, 1, 1)  # the head works for nobody: its death is the driver's
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faults")
+    model = save_tiny_llama(folder / "model")
+    samples = a_samples_file(folder / "samples.parquet", 2000)
+    config = Config(samples=samples, model=model, out=folder / "single", engine="transformers", layers=LAYERS)
+    extract(config)
+    return config
+
+
+class Saboteur:
+    """Kills one thing after another while the command runs, and starts the command again when it was the driver."""
+
+    def __init__(self, config, cluster, seed, *more):
+        self.config, self.cluster, self.more = config, cluster, more
+        self.random = random.Random(seed)
+        self.kills = []
+        self.driver = self.start()
+
+    def start(self):
+        return start_extract(self.config, self.cluster.address, "--replicas", "3", "--lease-tokens", "4000", *self.more)
+
+    def strike(self, kind):
+        """Wait until an engine works, then a moment more, then kill. False when the job was done first."""
+        known = len([e for e in events_of(self.config.out) if e["event"] == "lease"])
+        if wait_for_event(self.config.out, "lease", self.driver, known + 1) is None:
+            return False
+        time.sleep(self.random.uniform(0, 4))
+        if self.driver.poll() is not None:
+            return False
+        getattr(self, f"_kill_{kind}")()
+        self.kills.append(kind)
+        return True
+
+    def _kill_replica(self):
+        alive = {}
+        for event in events_of(self.config.out):
+            if event["event"] == "replica-placed":
+                alive[event["replica"]] = event["pid"]
+        pid = self.random.choice([pid for pid in alive.values() if Path(f"/proc/{pid}").exists()])
+        os.kill(pid, signal.SIGKILL)
+
+    def _kill_node(self):
+        victim = self.random.choice(sorted(self.cluster.worker_nodes, key=str))
+        self.cluster.remove_node(victim, allow_graceful=False)
+        self.cluster.add_node(num_cpus=1, object_store_memory=OBJECT_STORE_BYTES)
+
+    def _kill_driver(self):
+        self.driver.kill()
+        self.driver.communicate()
+        self.driver = self.start()
+
+    def finish(self):
+        out, err = self.driver.communicate(timeout=400)
+        assert self.driver.returncode in (0, 3), err
+        return json.loads(out)
+
+
+def require_nothing_lost_or_doubled(config, single, count):
+    require_equal(config.out, single)
+    counts = seal_counts(config.out)
+    assert len(counts) == count
+    doubled = {name: times for name, times in counts.items() if times > 1}
+    assert not doubled
+
+
+def test_a_replica_a_node_and_the_driver_die(job, tmp_path):
+    with a_cluster(*NODES) as cluster:
+        saboteur = Saboteur(config_for(job, tmp_path / "s"), cluster, seed=0)
+        for kind in ("replica", "node", "driver"):
+            saboteur.strike(kind)
+        summary = saboteur.finish()
+    assert saboteur.kills == ["replica", "node", "driver"]
+    assert summary["already_stored"] + summary["samples"] == 2000
+    require_nothing_lost_or_doubled(saboteur.config, job.out, 2000)
+
+
+@pytest.mark.slow
+def test_twenty_kills_at_random_moments(job, tmp_path):
+    kinds = [random.Random(1).choice(("replica", "node", "driver")) for _ in range(100)]
+    total, number = 0, 0
+    with a_cluster(*NODES) as cluster:
+        while total < 20:
+            number += 1
+            saboteur = Saboteur(config_for(job, tmp_path / f"s{number}"), cluster, seed=number)
+            while total < 20 and saboteur.strike(kinds[total]):
+                total += 1
+            saboteur.finish()
+            require_nothing_lost_or_doubled(saboteur.config, job.out, 2000)
+
+
+def test_a_replica_that_hangs_is_replaced(job, tmp_path):
+    config = config_for(job, tmp_path / "s")
+    with a_cluster({"num_cpus": 0}, 1, 1) as cluster:
+        driver = start_extract(config, cluster.address, "--replicas", "2", "--stall-timeout", "25")
+        victim = wait_for_event(config.out, "lease", driver)["replica"]
+        pid = next(e["pid"] for e in events_of(config.out) if e["event"] == "replica-placed" and e["replica"] == victim)
+        os.kill(pid, signal.SIGSTOP)
+        out, err = driver.communicate(timeout=400)
+    assert driver.returncode == 0, err
+    assert json.loads(out)["deaths"] >= 1
+    lost = [e for e in events_of(config.out) if e["event"] == "replica-lost"]
+    assert any("stuck" in e["reason"] for e in lost)
+    require_nothing_lost_or_doubled(config, job.out, 2000)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    folder = tmp_path / "small"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(folder)], check=False)
+    if done.returncode:
+        pytest.skip("mounting a small file system is not allowed here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_retires_its_replica(job, tmp_path, small_disk):
+    config = config_for(job, tmp_path / "s")
+    nodes = [{"num_cpus": 1, "env_vars": {"NVME": str(disk)}} for disk in (small_disk, tmp_path / "large")]
+    with a_cluster({"num_cpus": 0}, *nodes) as cluster:
+        driver = start_extract(config, cluster.address, "--replicas", "2", "--shard-dir", "$NVME/shards")
+        out, err = driver.communicate(timeout=400)
+    assert driver.returncode == 3, err
+    summary = json.loads(out)
+    (retired,) = [replica for replica in summary["replicas"] if replica["retired"]]
+    assert "no room to write" in retired["reason"]
+    assert str(small_disk) in retired["reason"]
+    assert summary["samples"] == 2000
+    assert {part.path.parent for part in parts(config.out)} == {small_disk / "shards", tmp_path / "large" / "shards"}
+    require_equal(config.out, job.out)
+    assert len(Store.open(config.out)) == 2000
