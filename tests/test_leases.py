@@ -54,7 +54,8 @@ def test_leases_hold_what_fits_and_at_least_one_sample(lengths, limits):
     queue = a_queue(lengths, limits)
     order = []
     while True:
-        fair = max(limits.min_tokens, int(limits.tail_share * 0.25 * queue.queued_tokens))
+        lacking = min(0.25 * sum(lengths) - queue.held_tokens("r"), 0.25 * queue.queued_tokens)
+        fair = max(limits.min_tokens, int(limits.tail_share * lacking))
         rows = queue.take("r", 0.25)
         if not rows:
             break
@@ -69,6 +70,7 @@ def test_leases_shrink_towards_the_end():
     sizes = []
     while rows := queue.take("r", 1 / 4):
         sizes.append(10 * len(rows))
+        queue.seal(rows)
     assert sizes[0] == 12_500
     assert sizes[-1] <= 100
     assert sizes == sorted(sizes, reverse=True)
@@ -78,6 +80,11 @@ def test_a_slow_replica_gets_less():
     queue = a_queue([10] * 10_000, LeaseLimits(min_tokens=10))
     assert len(queue.take("slow", 0.1)) == 500
     assert len(queue.take("fast", 0.9)) == 4275
+
+
+def test_what_is_held_counts_against_the_next_lease():
+    queue = a_queue([10] * 1000, LeaseLimits(min_tokens=30))
+    assert [len(queue.take("r", 0.1)) for _ in range(5)] == [50, 25, 12, 6, 3]
 
 
 def test_what_comes_back_goes_first():

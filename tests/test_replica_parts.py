@@ -10,13 +10,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from models import save_tiny_llama
 from ray_cases import a_samples_file
 from store_cases import a_manifest, a_store, add
 
 from extractor.config import Config
+from extractor.engines.load import engine_class
 from extractor.errors import ClusterError, InputError, UsageError
 from extractor.job_setup import check_input, make_job, make_manifest
+from extractor.replicas.canary import Canary
 from extractor.replicas.inbox import Inbox
 from extractor.replicas.member import Member, speed_share
 from extractor.replicas.messages import Delivery, Failure, NodeReport, Task
@@ -230,7 +233,25 @@ def test_a_replica_by_itself_seals_its_leases(config, tmp_path):
     assert store.shards[0].name == "shard-30000"
     assert set(store) == {s.sample_id for s in samples}
     assert first_shard_number(tmp_path / "part") == 30_000
-    assert report.stored_bytes == sum(s.token_ids.size for s in samples) * 3 * 64 * 2
+    assert (report.findings, report.restarts) == ([], 0)
+
+
+def test_the_canary_tells_an_engine_that_changed(config, tmp_path):
+    task, samples = a_task(config, tmp_path / "s")
+    prepare_store(tmp_path / "s", task.manifest)
+    (tmp_path / "s" / "runs").mkdir()
+    engine = engine_class("transformers")(config, 100)
+    canary = Canary(size=4)
+    engine.run(task.job, canary.watched(iter(samples)), lambda progress: None, lambda: False)
+    assert len({sample.sample_id for sample in canary.kept}) == 4
+    assert canary.check(engine, task) == []
+    canary.wanted = True
+    assert canary.check(engine, task) == []
+    with torch.no_grad():
+        engine._reader._layers[0].mlp.down_proj.weight.mul_(3)
+    found = canary.check(engine, task)
+    assert {finding["kind"] for finding in found} == {"canary"}
+    assert {finding["sample_id"] for finding in found} == {sample.sample_id for sample in canary.kept}
 
 
 def test_a_lease_after_the_end_starts_another_run(config, tmp_path):

@@ -81,9 +81,13 @@ class Member:
 
 
 def speed_share(member: Member, members: list[Member]) -> float:
-    """The member's part of the speed of all that are up, in (0, 1]; one without a rate yet counts as average."""
-    up = [other for other in members if other.is_up]
-    known = [other.tokens_per_s for other in up if other.tokens_per_s]
+    """The member's part of the speed of all that are up, in (0, 1]."""
+    up = [other.tokens_per_s for other in members if other.is_up]
+    return share_of(member.tokens_per_s, up)
+
+
+def share_of(rate: float, rates: list[float]) -> float:
+    """`rate` over the sum of `rates` (tokens/s, `rate` among them); 0 is unknown and counts as average."""
+    known = [other for other in rates if other]
     mean = sum(known) / len(known) if known else 1.0
-    total = sum(other.tokens_per_s or mean for other in up)
-    return (member.tokens_per_s or mean) / total
+    return (rate or mean) / sum(other or mean for other in rates)
