@@ -15,9 +15,9 @@ from extractor.packing import Ints
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLimits:
-    """Sizes in tokens. A lease is `tail_share` of the holder's fair share of what is queued, and of what it lacks of its
-    fair share of all that is unsealed: large while much is left, small at the end, so that all replicas end within
-    about one small lease of each other, slow ones too."""
+    """Sizes in tokens. A lease is `tail_share` of the holder's fair share of what is queued, or of what it lacks of its
+    fair share of all that is unsealed, if less: large while much is left, small at the end, so that all replicas end
+    within about one small lease of each other, slow ones too."""
 
     max_tokens: int = 1 << 20
     min_tokens: int = 8192
