@@ -11,6 +11,7 @@ from extractor.budget.codec_ratio import CodecRatio, codec_ratio
 from extractor.budget.geometry import Geometry, geometry
 from extractor.budget.plot import draw_costs, require_plot
 from extractor.budget.rates import Rate, parse_baseline, parse_rate
+from extractor.budget.replicas import of_all, replica_plan
 from extractor.budget.report import Plan
 from extractor.budget.room import Job, RoomReport, room_report
 from extractor.budget.rows import Price, ScenarioRow, cap_rows, histogram, scenario_rows, source_rows, total_row
@@ -47,6 +48,7 @@ class PlanConfig:
     repeats: int = 3
     engine: str = "vllm"
     tp: int = 1
+    replicas: int = 1
     like: Path | None = None
     codec: str = "none"
     out: Path | None = None
@@ -60,6 +62,8 @@ class PlanConfig:
         for source, count in self.take.items():
             if count < 1:
                 raise UsageError(f"--take {source}={count}; at least 1 sample can be taken; use --drop to take none")
+        if self.replicas < 1:
+            raise UsageError(f"--replicas is {self.replicas}; at least 1 engine does the work; leave it out for 1")
         if self.seed < 0:
             raise UsageError(f"--seed is {self.seed}; it must be 0 or more")
         given = [f"--{name}" for name in ("baseline", "rate", "calibrate") if getattr(self, name) is not None]
@@ -86,10 +90,12 @@ def plan(config: PlanConfig, extract: Extract | None = None) -> Plan:
     if timing:
         rate, caution = calibrate(timing, chosen.apply(corpus), samples_files(sources), extract or _real_extract())
         notes.append(caution)
+    rate = of_all(rate, config.replicas)
     price = Price(bytes_per_token=sizes.bytes_per_token, rate=rate, codec_ratio=ratio.ratio if ratio else None)
     if config.plot:
         draw_costs(config.plot, corpus, {*config.caps, *filter(None, [config.max_length])}, price)
     rows = scenario_rows(corpus, scenarios(chosen, heavy_sources(corpus), SHOWN_CAP), chosen, price)
+    row = next(row for row in rows if row.chosen)
     return Plan(
         geometry=sizes,
         rate=rate,
@@ -100,7 +106,8 @@ def plan(config: PlanConfig, extract: Extract | None = None) -> Plan:
         scenarios=tuple(rows),
         seed=config.seed,
         histogram=tuple(histogram(chosen.apply(corpus))),
-        room=_room(config, next(row for row in rows if row.chosen), nearby, sizes),
+        room=_room(config, row, nearby, sizes),
+        replicas=replica_plan(row, config.replicas, config.codec != "none") if config.replicas > 1 else None,
         rejected_records=tally.rejected,
         rejects=tuple(tally.rejects),
         notes=tuple(filter(None, notes)),

@@ -10,6 +10,7 @@ from typing import Any
 from extractor.budget.codec_ratio import CodecRatio
 from extractor.budget.geometry import Geometry
 from extractor.budget.rates import Rate
+from extractor.budget.replicas import ReplicaPlan
 from extractor.budget.room import RoomReport
 from extractor.budget.rows import Bin, CapRow, ScenarioRow, SourceRow
 from extractor.budget.tally import Reject
@@ -19,7 +20,8 @@ from extractor.budget.verdict import DOES_NOT_FIT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a corpus costs. `sources` by tokens, most first; `caps` apply to what is chosen but for its cap;
-    `scenarios` has exactly one chosen row; `room` is None where no --out is given."""
+    `scenarios` has exactly one chosen row; `room` is None where no --out is given,
+    `replicas` for one engine."""
 
     geometry: Geometry
     rate: Rate | None
@@ -31,6 +33,7 @@ class Plan:
     seed: int
     histogram: tuple[Bin, ...]
     room: RoomReport | None
+    replicas: ReplicaPlan | None = None
     rejected_records: int
     rejects: tuple[Reject, ...]
     notes: tuple[str, ...]

@@ -39,6 +39,8 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     yield from _histogram(plan.histogram)
     yield ""
     yield Text(chosen_line(plan), style="bold")
+    if plan.replicas:
+        yield Text(str(plan.replicas), style="bold")
     if plan.room:
         yield from room_lines(plan.room)
     yield from (Text(f"note: {note}") for note in plan.notes)

@@ -69,6 +69,13 @@ def _add_rates(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--repeats", type=int, default=3, metavar="N", help="timed runs of --calibrate (default 3)")
     group.add_argument("--engine", choices=("vllm", "transformers"), default="vllm", help="engine of --calibrate")
     group.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks of --calibrate")
+    group.add_argument(
+        "--replicas",
+        type=int,
+        default=1,
+        metavar="N",
+        help="engines that share the job; rates given are of one of them",
+    )
     group.add_argument("--like", type=Path, metavar="STORE", help="as fast, and as compressible, as this store's runs")
 
 
@@ -109,6 +116,7 @@ def run(args: argparse.Namespace) -> int:
         repeats=args.repeats,
         engine=args.engine,
         tp=args.tp,
+        replicas=args.replicas,
         like=args.like,
         codec=args.codec,
         out=args.out,
