@@ -47,7 +47,8 @@ def train(args: argparse.Namespace) -> None:
         for batch in loader:
             loss = train_step(model, optimizer, batch)
             step += 1
-            print(f"rank {data.rank} epoch {batch['epoch']} step {step} loss {loss:.6f} ids {batch['sample_ids']}")
+            line = f"rank {data.rank} epoch {batch['epoch']} step {step} loss {loss:.6f} ids {batch['sample_ids']}"
+            print(line, flush=True)  # a line at a time: ranks share one pipe
             if step % args.checkpoint_every == 0:
                 save(args.checkpoint, model, optimizer, loader, step)
 
