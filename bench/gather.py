@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from timing import buffers_beyond_caches, report, rotation, side_by_side
+from settings import size
+from timing import Variant, buffers_beyond_caches, compare, rotation
 from torch import Tensor
 
 from extractor import ops
@@ -24,7 +25,7 @@ from extractor.kernels.gather_numba import gather_rows_numba
 from extractor.kernels.gather_ref import gather_rows_ref
 from extractor.native import load
 
-TOKENS, LAYERS = 4096, 3
+TOKENS, LAYERS = size(4096, toy=64), 3
 Layers = Sequence[Tensor]
 Run = Callable[[Tensor], None]  # fills `out`
 
@@ -81,6 +82,13 @@ VARIANTS = {
 }
 
 
+NOTES = {
+    "memcpy of the output": "the output's bytes, nothing else",
+    "torch, preallocated, no counts": "does not count; buffers made before",
+    "torch, idiomatic, no counts": "does not count; the one line that one would write",
+}
+
+
 def checked(name: str, run: Run, out: Tensor, expected: Tensor) -> None:
     out.zero_()
     run(out)
@@ -102,11 +110,13 @@ def test_gather_beside_memcpy(benchmark, hidden, pair):
     for name, run in runs.items():
         checked(name, run, next(outs), expected)
     variants = {"memcpy of the output": memcpy(expected), **runs}
-    calls = {name: (lambda run=run: run(next(outs))) for name, run in variants.items()}
-    seconds = benchmark.pedantic(lambda: side_by_side(calls, rounds=9, clock=time.thread_time), rounds=1)
-    kind = "bf16 + bf16 -> fp16" if pair else "bf16 -> fp16"
-    title = f"[{TOKENS}, {LAYERS}, {hidden}] {kind}, {load('cpu').path}, one thread, CPU time"
-    print(report(benchmark, seconds, "memcpy of the output", title, gigabytes=expected.nbytes / 1e9))
+    calls = {
+        name: Variant(lambda run=run: run(next(outs)), NOTES.get(name, "counts")) for name, run in variants.items()
+    }
+    shape = f"[{TOKENS}, {LAYERS}, {hidden}] bf16{' + bf16' if pair else ''} -> fp16"
+    title = f"gather {shape}, one thread, CPU time"
+    gigabytes = expected.nbytes / 1e9
+    compare(benchmark, title, calls, rounds=9, clock=time.thread_time, work=gigabytes, rate_unit="GB/s")
 
 
 @pytest.mark.parametrize("way", ["bound", "generic"])

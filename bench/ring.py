@@ -1,6 +1,6 @@
 """What does the ring cost, beside a memcpy of the delivered bytes and the gather without a ring?
 
-    pytest bench/ring.py -s --benchmark-columns=median,iqr,rounds
+    pytest bench/ring.py -s
 
 Steps of 1,024 rows of [3, 7168] bf16 states, stored as fp16 (43,008 bytes a row), on the CPU, where the engine's thread
 gathers. The second benchmark is that thread's share of a GPU step of 32 rows: all but the device's own work, with
@@ -9,13 +9,13 @@ streams that drop what is launched.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import torch
+from settings import size
+from timing import Variant, compare
 
 from extractor import ops
 from extractor.capture import Capture, Chunk
@@ -25,7 +25,7 @@ from extractor.pinned import HostMemory
 from extractor.slot import SlotLayout
 from extractor.transfer import DeviceTransfer
 
-ROWS, LAYERS, HIDDEN = 1024, 3, 7168
+ROWS, LAYERS, HIDDEN = size(1024, toy=16), 3, 7168
 STEPS = NUM_SLOTS = 4
 STEP_BYTES = ROWS * LAYERS * HIDDEN * 2
 CHUNKS = [Chunk("a", 0, 0, ROWS // 2), Chunk("b", 0, ROWS // 2, ROWS // 2)]
@@ -52,8 +52,7 @@ class Sink:
 
 @pytest.fixture(scope="module")
 def layers() -> list[torch.Tensor]:
-    torch.set_num_threads(1)
-    return [torch.randn(ROWS, HIDDEN).bfloat16() for _ in range(LAYERS)]
+    return [torch.randn(max(ROWS, 32), HIDDEN).bfloat16() for _ in range(LAYERS)]
 
 
 def open_capture(sink: Sink, slot_rows: int = ROWS) -> Capture:
@@ -120,28 +119,20 @@ VARIANTS = {
     "ring, sink runs the detectors": ring("detectors"),
     "detectors alone": detectors_alone,
 }
+NOTES = {
+    "memcpy of the delivered bytes": "one copy, no conversion, no thread",
+    "gather_rows, no ring": "bf16 -> fp16 with counts, on the engine's thread",
+    "ring, sink does nothing": "gather, slots, writer thread",
+    "ring, sink copies": "and a memcpy on the writer thread",
+    "ring, sink runs the detectors": "and the look at every row, on the writer thread",
+    "detectors alone": "no gather, no ring",
+}
 
 
 def test_throughput_side_by_side(benchmark, layers):
-    """All variants in turn, round after round, because a shared machine drifts more than they differ."""
-    runs = {name: prepare(layers) for name, prepare in VARIANTS.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-
-    def one_round() -> None:
-        for name, run in runs.items():
-            started = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - started)
-
-    benchmark.pedantic(one_round, rounds=15, warmup_rounds=1)
-    medians = {name: statistics.median(times[1:]) for name, times in seconds.items()}
-    fastest = medians["memcpy of the delivered bytes"]
-    print(
-        f"\n{STEPS} steps of {ROWS} rows, {STEPS * STEP_BYTES / 1e6:.0f} MB, gather: {ops.implementation('cpu').name}"
-    )
-    for name, median in medians.items():
-        benchmark.extra_info[name] = f"{median / fastest:.2f} x memcpy"
-        print(f"{name:<32} {median * 1e3:8.1f} ms {median / fastest:6.2f} x memcpy")
+    runs = {name: Variant(prepare(layers), NOTES[name]) for name, prepare in VARIANTS.items()}
+    title = f"{STEPS} steps of {ROWS} rows, {STEPS * STEP_BYTES / 1e6:.0f} MB, gather: {ops.implementation('cpu').name}"
+    compare(benchmark, title, runs, work=STEPS * STEP_BYTES / 1e9, rate_unit="GB/s")
 
 
 class NoDevice:
@@ -183,4 +174,6 @@ def device_capture(monkeypatch) -> Iterator[Capture]:
 @pytest.mark.parametrize("num_chunks", [1, 32])
 def test_engine_threads_share_of_a_gpu_step(benchmark, layers, device_capture, num_chunks):
     chunks = [Chunk(str(number), 0, number, 32 // num_chunks) for number in range(num_chunks)]
-    benchmark.pedantic(device_capture.step, args=(layers, chunks), rounds=2000, warmup_rounds=50)
+    benchmark.pedantic(
+        device_capture.step, args=(layers, chunks), rounds=size(2000, toy=5), warmup_rounds=size(50, toy=1)
+    )

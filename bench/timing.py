@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import itertools
 import os
-import statistics
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
+
+from settings import size
+
+from extractor.benchmarks.markdown import quantity, speed
+from extractor.benchmarks.table import Table
 
 T = TypeVar("T")
 Seconds = dict[str, list[float]]
@@ -25,35 +31,31 @@ def side_by_side(
     rounds: int = 15,
     warmup: int = 1,
     clock: Callable[[], float] = time.perf_counter,
+    before: Mapping[str, Callable[[], object]] | None = None,
 ) -> Seconds:
     """Seconds of each call of each variant, `rounds` each, taken in turn; the order rotates from round to round.
 
-    `clock` may be time.thread_time for variants that only compute, on one thread: on a machine with more work than
-    cores it leaves out the time in which others ran.
+    `before` runs before each call of its variant and is not timed. `clock` may be time.thread_time for variants that
+    only compute, on one thread: on a machine with more work than cores it leaves out the time in which others ran.
     """
     names = list(variants)
+    prepare = before or {}
     for _, name in itertools.product(range(warmup), names):
+        prepare.get(name, _nothing)()
         variants[name]()
     seconds: Seconds = {name: [] for name in names}
     for turn in range(rounds):
         start = turn % len(names)
         for name in (*names[start:], *names[:start]):
+            prepare.get(name, _nothing)()
             started = clock()
             variants[name]()
             seconds[name].append(clock() - started)
     return seconds
 
 
-def medians(seconds: Seconds) -> dict[str, float]:
-    return {name: statistics.median(times) for name, times in seconds.items()}
-
-
-def spread(times: Sequence[float]) -> float:
-    """Distance between the quartiles as a share of the median."""
-    if len(times) < 2:
-        return 0.0
-    low, _, high = statistics.quantiles(times, n=4)
-    return (high - low) / statistics.median(times)
+def _nothing() -> None:
+    pass
 
 
 def cache_bytes() -> int:
@@ -74,17 +76,66 @@ def rotation(make: Callable[[], T], count: int) -> Iterator[T]:
     return itertools.cycle([make() for _ in range(count)])
 
 
-def report(benchmark: Any, seconds: Seconds, baseline: str, title: str, gigabytes: float | None = None) -> str:
-    """The table of one comparison, also put into pytest-benchmark's `extra_info`. `gigabytes` adds a rate column."""
-    middle = medians(seconds)
-    lines = [
-        f"\n{title}",
-        f"{'variant':<34}{'median ms':>11}{'spread':>8}{'ratio':>8}" + ("" if gigabytes is None else f"{'GB/s':>8}"),
-    ]
-    for name, median in middle.items():
-        ratio = median / middle[baseline]
-        benchmark.extra_info[name] = {"median_ms": round(median * 1e3, 3), "ratio": round(ratio, 3)}
-        rate = "" if gigabytes is None else f"{gigabytes / median:8.1f}"
-        lines.append(f"{name:<34}{median * 1e3:11.2f}{spread(seconds[name]):8.0%}{ratio:8.2f}{rate}")
-    lines.append(f"ratio: to {baseline!r}; {len(seconds[baseline])} rounds in turn; spread: quartile distance / median")
-    return "\n".join(lines)
+def pin_threads(count: int = 1) -> None:
+    """Compute threads of torch and Numba in this process, where they are loaded."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(count)
+    if "numba" in sys.modules:
+        sys.modules["numba"].set_num_threads(min(count, sys.modules["numba"].config.NUMBA_NUM_THREADS))
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """`run` is timed, `before` runs before each call of it and is not. `note`: what it leaves out or adds.
+    `extra`: what else to say, asked for after the last round."""
+
+    run: Callable[[], object]
+    note: str = ""
+    before: Callable[[], object] = lambda: None
+    extra: Callable[[], dict[str, Any]] = dict
+
+
+def compare(
+    benchmark: Any,
+    title: str,
+    variants: Mapping[str, Variant],
+    *,
+    rounds: int = 15,
+    warmup: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+    work: float | None = None,
+    rate_unit: str = "",
+    threads: int | None = 1,
+    remark: str = "",
+) -> Table:
+    """Time the variants in turn and keep the table for `extractor bench`; the first one is the baseline.
+
+    `work` / seconds is the rate in `rate_unit`. `threads`: compute threads; None leaves them to the variants.
+    """
+    if threads is not None:
+        pin_threads(threads)
+    rounds = size(rounds, toy=2)
+    calls = {name: variant.run for name, variant in variants.items()}
+    before = {name: variant.before for name, variant in variants.items()}
+    seconds = benchmark.pedantic(lambda: side_by_side(calls, rounds, warmup, clock, before), rounds=1)
+    table = Table.of_rounds(
+        title,
+        seconds,
+        baseline=next(iter(variants)),
+        work=work,
+        rate_unit=rate_unit,
+        notes={name: variant.note for name, variant in variants.items()},
+        extra={name: variant.extra() for name, variant in variants.items()},
+        remark=remark,
+    )
+    keep(benchmark, table)
+    return table
+
+
+def keep(benchmark: Any, table: Table) -> None:
+    """Put a table where `extractor bench` finds it, and print it for `pytest -s`."""
+    benchmark.extra_info.setdefault("tables", []).append(asdict(table))
+    print(f"\n{table.title}")
+    for row in table.rows:
+        rate = "" if row.rate is None else f"{row.rate:>12,.2f} {table.rate_unit}"
+        print(f"{row.variant:<40}{quantity(row.value, table.unit):>30} {speed(row.speed):>22}{rate}  {row.extra or ''}")

@@ -62,6 +62,7 @@ class Session:
             "bytes": stats.bytes,
             "stalled_seconds": stats.stalled_seconds,
             "gather_seconds": stats.gather_seconds,
+            "copy_wait_seconds": stats.copy_wait_seconds,
             "write_seconds": stats.write_seconds,
             "findings": len(self._recorder.findings),
         }
