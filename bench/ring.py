@@ -25,7 +25,7 @@ from extractor.pinned import HostMemory
 from extractor.slot import SlotLayout
 from extractor.transfer import DeviceTransfer
 
-ROWS, LAYERS, HIDDEN = size(1024, toy=16), 3, 7168
+ROWS, LAYERS, HIDDEN = size(1024, toy=32), 3, 7168
 STEPS = NUM_SLOTS = 4
 STEP_BYTES = ROWS * LAYERS * HIDDEN * 2
 CHUNKS = [Chunk("a", 0, 0, ROWS // 2), Chunk("b", 0, ROWS // 2, ROWS // 2)]
@@ -52,7 +52,7 @@ class Sink:
 
 @pytest.fixture(scope="module")
 def layers() -> list[torch.Tensor]:
-    return [torch.randn(max(ROWS, 32), HIDDEN).bfloat16() for _ in range(LAYERS)]
+    return [torch.randn(ROWS, HIDDEN).bfloat16() for _ in range(LAYERS)]
 
 
 def open_capture(sink: Sink, slot_rows: int = ROWS) -> Capture:
