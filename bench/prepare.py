@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pytest_benchmark.fixture import BenchmarkFixture
+from settings import size
+from timing import Variant, compare
 
 from extractor.prepare import PrepareOptions, prepare
 
@@ -41,7 +42,7 @@ WORDS = [
     "of",
     "and",
 ]
-CONVERSATIONS = 3000
+CONVERSATIONS = size(3000, toy=20)
 
 
 @pytest.fixture(scope="module")
@@ -88,22 +89,20 @@ def prepared(corpus: Path, tokenizer_dir: Path, out: Path, workers: int) -> int:
     return int(prepare(options)["total"]["tokens"]["total"])
 
 
-def measure(benchmark: BenchmarkFixture, function: Any, *arguments: Any) -> None:
-    tokens = benchmark.pedantic(function, arguments, rounds=3)
-    benchmark.extra_info["tokens"] = tokens
-    benchmark.extra_info["tokens_per_s"] = round(tokens / benchmark.stats.stats.median)
-
-
-@pytest.mark.benchmark(group="prepare")
-def test_plain_loop(benchmark: BenchmarkFixture, corpus: Path, tokenizer_dir: Path) -> None:
-    measure(benchmark, plain_loop, corpus, tokenizer_dir)
-
-
-@pytest.mark.benchmark(group="prepare")
-def test_prepare_1_process(benchmark: BenchmarkFixture, corpus: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
-    measure(benchmark, prepared, corpus, tokenizer_dir, tmp_path, 1)
-
-
-@pytest.mark.benchmark(group="prepare")
-def test_prepare_all_cores(benchmark: BenchmarkFixture, corpus: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
-    measure(benchmark, prepared, corpus, tokenizer_dir, tmp_path, len(os.sched_getaffinity(0)))
+def test_prepare(benchmark: Any, corpus: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
+    cores = len(os.sched_getaffinity(0))
+    tokens = plain_loop(corpus, tokenizer_dir)
+    assert prepared(corpus, tokenizer_dir, tmp_path, 1) == tokens
+    variants = {
+        "apply_chat_template in a loop": Variant(
+            lambda: plain_loop(corpus, tokenizer_dir), "no mask, no checks, no shuffle, no file"
+        ),
+        "prepare, 1 process": Variant(
+            lambda: prepared(corpus, tokenizer_dir, tmp_path, 1), "masks by segment, checks, shuffle, Parquet"
+        ),
+        f"prepare, {cores} processes": Variant(
+            lambda: prepared(corpus, tokenizer_dir, tmp_path, cores), "the same, start of the processes included"
+        ),
+    }
+    title = f"prepare: {CONVERSATIONS:,} conversations, {tokens:,} tokens"
+    compare(benchmark, title, variants, rounds=3, work=tokens, rate_unit="tokens/s")

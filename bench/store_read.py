@@ -1,40 +1,47 @@
 """How close is reading a sample from a store to `preadv` from a flat file, warm and cold?
 
-    pytest bench/store_read.py --benchmark-columns=median,iqr,rounds --basetemp=/path/on/the/disk
+    pytest bench/store_read.py -s
 
-A round reads every sample once, in random order, into one reused buffer. Each round of a variant follows a round of
-`preadv` over a flat file of the same bytes; `of_preadv` is the median of preadv time / variant time. Cold: the kernel
-is told to drop the file's pages first (posix_fadvise), which it does where nobody else has them mapped.
+A round reads every sample once, in random order, into one reused buffer. The baseline is `preadv` over a flat file of
+the same bytes. Warm: read once just before. Cold: the kernel is told to drop the files' pages (posix_fadvise), which it
+does where nobody else has them mapped.
 """
 
 from __future__ import annotations
 
 import os
 import random
-import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
+from settings import DISK, size
 from store_data import states, write_raw, write_store
+from timing import Variant, compare
 
 from extractor.store import Store
 
-TOTAL_BYTES = 256_000_000
+TOTAL_BYTES = size(256_000_000, toy=2_000_000)
 ROUNDS = 7
 Read = Callable[[int, np.ndarray], None]
 
 
-@pytest.fixture(scope="module", params=[8, 64], ids=lambda megabytes: f"{megabytes}MB")
-def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
+@pytest.fixture(scope="module", params=size([8, 64], toy=[1]), ids=lambda megabytes: f"{megabytes}MB")
+def data(request: pytest.FixtureRequest) -> Iterator[tuple[Path, np.ndarray]]:
+    with TemporaryDirectory(prefix="extractor-bench-", dir=DISK) as folder:
+        sample = write_all(Path(folder), request.param * 1_000_000)
+        yield Path(folder), sample
+
+
+def write_all(root: Path, sample_bytes: int) -> np.ndarray:
+    """The same samples in each format."""
     import torch
     from safetensors.numpy import save_file
 
-    root = tmp_path_factory.mktemp("read")
-    sample = states(request.param * 1_000_000)
+    sample = states(sample_bytes)
     count = TOTAL_BYTES // sample.nbytes
     for name, codec in (("store", "none"), ("zstd", "shuffle-zstd")):
         write_store(root / name, sample, count, codec)
@@ -44,7 +51,7 @@ def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         torch.save(torch.from_numpy(sample), root / f"{number}.pt")
         np.save(root / f"{number}.npy", sample)
     os.sync()
-    return root, sample
+    return sample
 
 
 def preadv(root: Path, sample: np.ndarray) -> Read:
@@ -101,39 +108,31 @@ def drop(root: Path) -> None:
         os.close(fd)
 
 
-@pytest.mark.parametrize("state", ["warm", "cold"])
-@pytest.mark.parametrize("name", READS)
-def test_read(benchmark: Any, data: tuple[Path, np.ndarray], name: str, state: str) -> None:
-    root, sample = data
-    numbers = list(range(TOTAL_BYTES // sample.nbytes))
-    out = np.empty_like(sample)
-    base, variant = preadv(root, sample), READS[name](root, sample)
-    random.Random(0).shuffle(numbers)
+NOTES = {
+    "preadv": "of a flat file with the same bytes: no index, no samples",
+    "store": "no checksum, as a trainer reads by default",
+    "store, check=True": "xxh3 of every tile",
+    "store, shuffle-zstd": "decompressed",
+}
 
-    def read_all(read: Read) -> None:
+
+def variant(name: str, root: Path, sample: np.ndarray, state: str) -> Variant:
+    numbers = list(range(TOTAL_BYTES // sample.nbytes))
+    random.Random(0).shuffle(numbers)
+    read, out = {"preadv": preadv, **READS}[name](root, sample), np.empty_like(sample)
+
+    def read_all() -> None:
         for number in numbers:
             read(number, out)
 
-    def prepared(read: Read) -> None:
-        read_all(read) if state == "warm" else drop(root)
-
-    preadv_seconds: list[float] = []
-
-    def before() -> None:
-        prepared(base)
-        start = time.perf_counter()
-        read_all(base)
-        preadv_seconds.append(time.perf_counter() - start)
-        prepared(variant)
-
-    benchmark.group = f"{state}, samples of {sample.nbytes / 1e6:.0f} MB"
-    benchmark.name = name
-    benchmark.pedantic(lambda: read_all(variant), setup=before, rounds=ROUNDS)
+    read_all()
     np.testing.assert_array_equal(out.view(np.uint16), sample.view(np.uint16))
-    times = benchmark.stats.stats.data
-    ratios = [base_time / own for base_time, own in zip(preadv_seconds, times, strict=True)]
-    benchmark.extra_info |= {
-        "of_preadv": round(statistics.median(ratios), 2),
-        "MB/s": round(len(numbers) * sample.nbytes / 1e6 / statistics.median(times)),
-    }
-    print(f"\n{benchmark.group}: {name}: {benchmark.extra_info}")
+    return Variant(read_all, NOTES.get(name, "no checksum"), read_all if state == "warm" else lambda: drop(root))
+
+
+@pytest.mark.parametrize("state", ["warm", "cold"])
+def test_read(benchmark: Any, data: tuple[Path, np.ndarray], state: str) -> None:
+    root, sample = data
+    variants = {name: variant(name, root, sample, state) for name in ["preadv", *READS]}
+    title = f"store read, {state}: {TOTAL_BYTES / 1e6:,.0f} MB in samples of {sample.nbytes / 1e6:.0f} MB"
+    compare(benchmark, title, variants, rounds=ROUNDS, work=TOTAL_BYTES / 1e9, rate_unit="GB/s")

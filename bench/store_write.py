@@ -1,70 +1,70 @@
 """How close is a durable store to the disk, beside files written one a sample?
 
-    python -m pytest -s bench/store_write.py --benchmark-columns=median,iqr,rounds --basetemp=/path/on/the/disk
+    python -m pytest -s bench/store_write.py
 
-A round adds samples until 384 MB are durable (`flush`) to a store whose writer is open and has written as much before:
-the state of a run, in which memory is touched for the first time once. Files one a sample are new in each round, and
-synced every 64 MB, as often as the store commits. Each round stands between two raw sequential writes of the same bytes
-to a new file with one fsync; `of_raw` is the median over the rounds of raw time (mean of the two) / own time, so that a
-disk that others use too cancels out. On tmpfs there is memcpy into fresh memory too, which a write there is at least.
-Samples are [T, 3, 7168] fp16 states with bf16 precision.
+A round writes 384 MB and ends when they are durable: `flush` of a store whose writer is open (the memory that it uses
+was touched in the round before, as in a run), or the last fsync of files one a sample, which are synced every 64 MB, as
+often as the store commits. The baseline is one sequential write of the same bytes to a new file with one fsync. On
+tmpfs there is memcpy into fresh memory too, which a write there is at least. Samples are [T, 3, 7168] fp16 states with
+bf16 precision. vLLM's hidden-states connector writes one safetensors file a sample; it needs a GPU, so that its write
+path is what can be timed here.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import statistics
-import time
 from collections.abc import Callable, Iterator
-from itertools import count as numbers
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from settings import DISK, MEMORY, size
 from store_data import StoreWriter, states, write_raw
+from timing import Variant, compare
 
-ROUND_BYTES = 384_000_000
+ROUND_BYTES = size(384_000_000, toy=2_000_000)
 SYNC_BYTES = 64_000_000
 ROUNDS = 5
 
 
-class StoreVariant:
-    def __init__(self, codec: str = "none", **options: int) -> None:
-        self._codec, self._options = codec, options
-
-    def open(self, root: Path, sample: np.ndarray) -> None:
-        self._writer = StoreWriter(root / "store", sample, self._codec, **self._options)
-
-    def write(self, count: int) -> None:
-        self._writer.write(count)
-
-    def close(self) -> float:
-        return self._writer.close()
+def emptied(folder: Path) -> None:
+    """Nothing of the round before may still be on its way to the disk."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    os.sync()
 
 
-class FileVariant:
+def store(folder: Path, sample: np.ndarray, count: int, codec: str = "none", **options: int) -> Variant:
+    writers: list[StoreWriter] = []
+    sizes: list[float] = []
+
+    def before() -> None:
+        if writers:
+            sizes.append(writers.pop().close())
+        emptied(folder)
+        writers.append(StoreWriter(folder / "store", sample, codec, **options))
+
+    def extra() -> dict[str, float]:
+        return {"stored/payload": round(writers.pop().close(), 4)}
+
+    return Variant(lambda: writers[0].write(count), "checksums, sealed samples, durable every 256 MB", before, extra)
+
+
+def files(folder: Path, sample: np.ndarray, count: int, save: Callable[[Path, np.ndarray], None]) -> Variant:
     """One file a sample, synced in groups."""
 
-    def __init__(self, save: Callable[[Path, np.ndarray], None]) -> None:
-        self._save = save
-
-    def open(self, root: Path, sample: np.ndarray) -> None:
-        self._root, self._sample, self._names = root, sample, numbers()
-
-    def write(self, count: int) -> None:
+    def run() -> None:
         pending: list[Path] = []
-        for _ in range(count):
-            pending.append(self._root / str(next(self._names)))
-            self._save(pending[-1], self._sample)
-            if len(pending) * self._sample.nbytes >= SYNC_BYTES:
+        for number in range(count):
+            pending.append(folder / str(number))
+            save(pending[-1], sample)
+            if len(pending) * sample.nbytes >= SYNC_BYTES:
                 pending = _sync(pending)
         _sync(pending)
 
-    def close(self) -> None:
-        """Nothing is open."""
+    return Variant(run, "no checksums; a name a sample, no index", lambda: emptied(folder))
 
 
 def _sync(files: list[Path]) -> list[Path]:
@@ -92,70 +92,44 @@ def numpy_save(file: Path, sample: np.ndarray) -> None:
         np.save(handle, sample)
 
 
-class Memcpy:
-    """Into memory that was never touched."""
+def raw(folder: Path, sample: np.ndarray, count: int) -> Variant:
+    return Variant(lambda: write_raw(folder / "raw", sample, count), "no structure at all", lambda: emptied(folder))
 
-    def open(self, root: Path, sample: np.ndarray) -> None:
-        self._sample = sample
 
-    def write(self, count: int) -> None:
-        target = np.empty((count, *self._sample.shape), self._sample.dtype)
+def memcpy(sample: np.ndarray, count: int) -> Variant:
+    def run() -> None:
+        target = np.empty((count, *sample.shape), sample.dtype)
         for number in range(count):
-            np.copyto(target[number], self._sample)
+            np.copyto(target[number], sample)
 
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-VARIANTS = {
-    "store": lambda: StoreVariant(),
-    "store, one lane": lambda: StoreVariant(lanes=1),
-    "store, shuffle-zstd": lambda: StoreVariant("shuffle-zstd"),
-    "torch.save": lambda: FileVariant(torch_save),
-    "safetensors": lambda: FileVariant(safetensors_save),
-    "np.save": lambda: FileVariant(numpy_save),
-    "memcpy": Memcpy,
-}
+    return Variant(run, "into memory that was never touched; no files")
 
 
 @pytest.fixture(params=["disk", "tmpfs"])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    if request.param == "disk":
-        yield tmp_path
-        return
-    if not Path("/dev/shm").is_dir():
-        pytest.skip("no tmpfs at /dev/shm")
-    path = Path(f"/dev/shm/extractor-bench-{os.getpid()}")
-    path.mkdir()
-    yield path
-    shutil.rmtree(path)
+def place(request: pytest.FixtureRequest) -> Iterator[tuple[str, Path]]:
+    parent = DISK if request.param == "disk" else MEMORY
+    if not parent.is_dir():
+        pytest.skip(f"there is no {parent}")
+    with TemporaryDirectory(prefix="extractor-bench-", dir=parent) as folder:
+        yield request.param, Path(folder)
 
 
-@pytest.mark.parametrize("megabytes", [4, 64])
-@pytest.mark.parametrize("name", VARIANTS)
-def test_write(benchmark: Any, root: Path, name: str, megabytes: int) -> None:
+@pytest.mark.parametrize("megabytes", size([4, 64], toy=[1]))
+def test_write(benchmark, place, megabytes):
+    kind, folder = place
     sample = states(megabytes * 1_000_000)
     count = ROUND_BYTES // sample.nbytes
-    variant: Any = VARIANTS[name]()
-    variant.open(root, sample)
-    variant.write(count)
-    raw_seconds: list[float] = []
-
-    def raw() -> None:
-        os.sync()
-        start = time.perf_counter()
-        write_raw(root / "raw", sample, count)
-        raw_seconds.append(time.perf_counter() - start)
-        (root / "raw").unlink()
-
-    benchmark.group = f"{'tmpfs' if 'shm' in str(root) else 'disk'}, samples of {megabytes} MB"
-    benchmark.name = name
-    benchmark.pedantic(lambda: variant.write(count), setup=raw, rounds=ROUNDS)
-    raw()
-    ratios = [(a + b) / 2 / own for (a, b), own in zip(pairwise(raw_seconds), benchmark.stats.stats.data, strict=True)]
-    benchmark.extra_info |= {
-        "of_raw": round(statistics.median(ratios), 2),
-        "MB/s": round(count * sample.nbytes / 1e6 / statistics.median(benchmark.stats.stats.data)),
-        "file_bytes_per_payload": variant.close(),
+    work = (sample, count)
+    variants = {
+        "raw sequential write + fsync": raw(folder / "raw", *work),
+        "store": store(folder / "store", *work),
+        "store, one lane": store(folder / "lane", *work, lanes=1),
+        "store, shuffle-zstd": store(folder / "zstd", *work, codec="shuffle-zstd"),
+        "torch.save": files(folder / "torch", *work, torch_save),
+        "safetensors": files(folder / "safetensors", *work, safetensors_save),
+        "np.save": files(folder / "numpy", *work, numpy_save),
     }
-    print(f"\n{benchmark.group}: {name}: {benchmark.extra_info}")
+    if kind == "tmpfs":
+        variants["memcpy"] = memcpy(*work)
+    title = f"store write on {kind}: {count} samples of {megabytes} MB"
+    compare(benchmark, title, variants, rounds=ROUNDS, work=count * sample.nbytes / 1e9, rate_unit="GB/s")
