@@ -1,11 +1,11 @@
 """How long does a plan of 100 million lengths take, and in how much memory?
 
-    pytest bench/plan.py --benchmark-columns=median,iqr,rounds --benchmark-group-by=group
+    pytest bench/plan.py -s
 
-PLAN_MILLIONS=10 makes it smaller; 100 million lengths are 4.7 GB of JSON Lines. Target: 10 s and 2 GiB for the lines
-and for the samples file, on a machine with nothing else to do. Each plan is a process of its own (its start included);
-its CPU seconds and peak memory are printed and stand in `extra_info` of --benchmark-json. Reading the bytes without
-looking at them is the ceiling. The three parsers of lines are compared on one block, one thread.
+10 million lengths unless PLAN_MILLIONS=100 says otherwise: 100 million are 4.7 GB of JSON Lines. Target for those: 10 s
+and 2 GiB for the lines and for the samples file, on a machine with nothing else to do. Each plan is a process of its
+own, its start included; its CPU seconds and peak memory stand beside it. Reading the bytes without looking at them is
+the ceiling. The three parsers of lines are compared on one block, one thread.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from settings import size
+from timing import Variant, compare
 
 from extractor.budget import text_files
 from extractor.budget.records import parse_lines
 
-SAMPLES = round(float(os.environ.get("PLAN_MILLIONS", "100")) * 1e6)
+SAMPLES = size(round(float(os.environ.get("PLAN_MILLIONS", "10")) * 1e6), toy=2000)
 CHUNK = min(SAMPLES, 1_000_000)
-TOKENS_PER_GROUP = 50_000_000
+TOKENS_PER_GROUP = size(50_000_000, toy=50_000)
+BLOCK_LINES = size(100_000, toy=1000)
 ONE_PLAN = """
 import json, sys, time
 from pathlib import Path
@@ -95,26 +98,20 @@ def read_bytes(path: Path) -> None:
             pass
 
 
-def test_read_the_bytes_alone(benchmark, file):
-    benchmark.group = file.name
-    benchmark.pedantic(read_bytes, (file,), rounds=3, warmup_rounds=1)
-
-
-def test_plan(benchmark, file, capsys):
-    benchmark.group = file.name
-    row = benchmark.pedantic(one_plan, (file,), rounds=3)
-    benchmark.extra_info.update(row)
-    with capsys.disabled():
-        print(
-            f"\n{file.name}: {row['samples']:,} samples, {row['tokens']:,} tokens, {row['cpu_s']:.1f} s CPU, "
-            f"{row['peak_gib']:.2f} GiB peak"
-        )
+def test_plan(benchmark, file):
+    found: dict[str, float] = {}
+    variants = {
+        "reading the bytes alone": Variant(lambda: read_bytes(file), "4 MiB at a time, in this process"),
+        "plan": Variant(lambda: found.update(one_plan(file)), "a process, its start included", extra=lambda: found),
+    }
+    title = f"plan of {file.name}, {file.stat().st_size / 1e6:,.0f} MB"
+    compare(benchmark, title, variants, rounds=3, work=SAMPLES / 1e6, rate_unit="M samples/s")
 
 
 @pytest.fixture(scope="module")
 def block(tmp_path_factory) -> bytes:
     rng = np.random.default_rng(0)
-    lines = (f'{{"id": "B1-{i}", "seq_len": {n}}}\n' for i, n in enumerate(lengths(rng, 100_000).tolist()))
+    lines = (f'{{"id": "B1-{i}", "seq_len": {n}}}\n' for i, n in enumerate(lengths(rng, BLOCK_LINES).tolist()))
     return "".join(lines).encode()
 
 
@@ -125,10 +122,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", PARSERS)
-def test_parsers(benchmark, block, name):
-    """100,000 flat lines of 45 bytes."""
-    benchmark.group = "one block of lines"
-    PARSERS[name](block)  # compiles
-    benchmark(PARSERS[name], block)
-    benchmark.extra_info["records_per_s"] = 100_000 / benchmark.stats.stats.median
+def test_parsers(benchmark, block):
+    variants = {name: Variant(lambda parse=parse: parse(block)) for name, parse in PARSERS.items()}
+    title = f"one block of {BLOCK_LINES:,} flat lines of 45 bytes"
+    compare(benchmark, title, variants, rounds=9, work=BLOCK_LINES / 1e6, rate_unit="M samples/s")
