@@ -4,8 +4,8 @@
 
 Lengths: the mix of a large EAGLE-3 corpus (7% agent trajectories near 16k tokens, the rest log-normal), capped. One
 core. A peer that isn't installed is named as such; TRL and axolotl are timed at 40,114 and 200,000 samples only, since
-both grow faster than linearly: at 10 million they take minutes. TRL's function also gathers the packed tokens; it gets a
-column of nulls, which has lengths but no bytes, so that only its packing is timed.
+both grow faster than linearly: at 10 million they take minutes. TRL's function also gathers the packed tokens; it gets
+a column of nulls, which has lengths but no bytes, so that only its packing is timed.
 Each row reports its fill: tokens over budget times bins.
 """
 

@@ -1,4 +1,4 @@
-"""Which engine speed can this machine's disk follow? Gather, ring and store at full speed, without a model.
+"""Which engine speed can this machine's disk follow, with gather, ring and store at full speed and no model?
 
     pytest bench/pipeline.py -s
 

@@ -1,4 +1,4 @@
-"""How long does a plan of 100 million lengths take, and in how much memory?
+"""How long does a plan of millions of lengths take, and in how much memory?
 
     pytest bench/plan.py -s
 
@@ -105,7 +105,7 @@ def test_plan(benchmark, file):
         "plan": Variant(lambda: found.update(one_plan(file)), "a process, its start included", extra=lambda: found),
     }
     title = f"plan of {file.name}, {file.stat().st_size / 1e6:,.0f} MB"
-    compare(benchmark, title, variants, rounds=3, work=SAMPLES / 1e6, rate_unit="M samples/s")
+    compare(benchmark, title, variants, rounds=3)
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,11 @@
-"""How fast is `prepare` against a plain loop over `apply_chat_template`? Tokens per second, side by side.
+"""How fast is `prepare` against a plain loop over `apply_chat_template`?
 
-    pytest bench/prepare.py            SmolLM2's tokenizer, a corpus made here, medians
+    pytest bench/prepare.py -s
 
-The plain loop is what data scripts do: read a line, apply the template with tokenize=True, in one process. It has no
-mask, no checks, no shuffle and no file; `prepare` has all of them. With one process that is what batching saves minus
-what the checks cost. With all cores, starting the processes (each loads transformers) is part of the time.
+SmolLM2's tokenizer, a corpus made here. The plain loop is what data scripts do: read a line, apply the template with
+tokenize=True, in one process. It has no mask, no checks, no shuffle and no file; `prepare` has all of them. With one
+process that is what batching saves minus what the checks cost. With all cores, starting the processes (each loads
+transformers) is part of the time.
 """
 
 from __future__ import annotations

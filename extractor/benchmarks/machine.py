@@ -36,8 +36,8 @@ def machine(disk: Path, memory: Path) -> dict[str, str]:
         "cores": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}",
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "gpu": _gpu(),
-        "disk": _file_system(disk),
-        "tmpfs": _file_system(memory),
+        "disk folder": _file_system(disk),
+        "memory folder": _file_system(memory),
         "system": f"{platform.system()} {platform.release()}",
     }
 

@@ -35,8 +35,16 @@ def read_outcomes(file: Path) -> tuple[Pairs, Pairs]:
             for outcome in case:
                 pairs = {"skipped": skipped, "failure": failed, "error": failed}.get(outcome.tag)
                 if pairs is not None:
-                    pairs.append((case.get("name", "?"), outcome.get("message", "").removeprefix("Skipped: ")))
+                    pairs.append((case.get("name", "?"), _reason(outcome)))
     return tuple(skipped), tuple(failed)
+
+
+def _reason(outcome: ET.Element) -> str:
+    """pytest's message; of a file that could not be imported, which has none, the last line of the traceback."""
+    message = outcome.get("message", "").removeprefix("Skipped: ")
+    if message == "collection failure":
+        return (outcome.text or message).strip().splitlines()[-1].removeprefix("E").strip()
+    return message
 
 
 def _tables(extra_info: dict[str, Any]) -> list[Table]:
