@@ -32,7 +32,7 @@ from extractor.layers import resolve_layers
 from extractor.model_info import ModelInfo
 from extractor.samples import SamplesFile, write_samples
 
-ROUNDS = size(15, toy=2)
+ROUNDS = size(15, toy=1)
 PEER_ROUNDS = 5
 BATCH = 8
 LENGTHS = np.random.default_rng(0).lognormal(np.log(size(110, toy=20)), 0.7, 8).clip(8, size(512, toy=60)).astype(int)

@@ -114,7 +114,7 @@ def compare(
     """
     if threads is not None:
         pin_threads(threads)
-    rounds = size(rounds, toy=2)
+    rounds, warmup = size((rounds, warmup), toy=(1, 0))
     calls = {name: variant.run for name, variant in variants.items()}
     before = {name: variant.before for name, variant in variants.items()}
     seconds = benchmark.pedantic(lambda: side_by_side(calls, rounds, warmup, clock, before), rounds=1)
