@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from store_cases import a_manifest, a_store, add, content
 
+from extractor.cli import main
 from extractor.compaction import compact
 from extractor.errors import StoreError
 from extractor.loader import HiddenStateDataset
@@ -105,3 +106,11 @@ def test_a_shard_outgrows_its_estimate(tmp_path):
             zeros = np.zeros(64, np.int32)
             writer.seal(f"s{n}", token_ids=zeros, loss_mask=zeros.astype(np.uint8), stats=np.zeros(4, STATS))
     assert len(Store.open(tmp_path / "s", check=True)) == 8
+
+
+def test_removal_knows_the_list_and_names_the_parts(spread, capsys):
+    assert main(["remove", str(spread), "--yes"]) == 0
+    assert f"elsewhere  h:{spread.parent / 'p1'} stays" in capsys.readouterr().err
+    assert not spread.exists()
+    assert main(["remove", str(spread.parent / "p1"), "--yes"]) == 0
+    assert not (spread.parent / "p1").exists()

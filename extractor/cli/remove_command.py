@@ -41,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
 def _show(store: Removable) -> None:
     """On stderr: stdout carries the result."""
     from extractor.budget.units import gib
+    from extractor.store.parts import parts
 
     manifest = store.manifest
     lines = [
@@ -54,6 +55,7 @@ def _show(store: Removable) -> None:
     if not store.begun:
         lines.append(f"holds      {_content(store.path)}")
     lines += [f"not ours   {path} stays" for path in store.foreign]
+    lines += [f"elsewhere  {part} stays: a part of this store; remove it on its host" for part in parts(store.path)]
     print("\n".join(lines), file=sys.stderr)
 
 

@@ -15,8 +15,8 @@ from extractor.errors import StoreError
 from extractor.manifest import NAME
 from extractor.store.disk import sync_folder, write_atomically
 
-_LIST = "parts.jsonl"
-_MARK = "part.json"
+LIST = "parts.jsonl"
+MARK = "part.json"
 SHARDS_PER_PART = 10_000
 
 
@@ -42,10 +42,10 @@ def parts(store: Path) -> list[Part]:
     """The parts of `store`, oldest first. A last line without its end is a write that a crash cut off, and is ignored:
     nothing is sealed in a part before its line is durable."""
     try:
-        lines = (store / _LIST).read_text(encoding="utf-8").split("\n")[:-1]
+        lines = (store / LIST).read_text(encoding="utf-8").split("\n")[:-1]
     except FileNotFoundError:
         return []
-    return [_parse(line, store / _LIST) for line in lines]
+    return [_parse(line, store / LIST) for line in lines]
 
 
 def _parse(line: str, file: Path) -> Part:
@@ -59,16 +59,16 @@ def _parse(line: str, file: Path) -> Part:
 def add_part(store: Path, part: Part) -> None:
     """Append to the list, durably. One process at a time does so: the driver of a run."""
     known = parts(store)
-    write_atomically(store / _LIST, _text([*known, part]))
+    write_atomically(store / LIST, _text([*known, part]))
 
 
 def drop_part(store: Path, part: Part) -> None:
     """Take a gathered part out of the list."""
     left = [other for other in parts(store) if other != part]
     if left:
-        write_atomically(store / _LIST, _text(left))
+        write_atomically(store / LIST, _text(left))
         return
-    (store / _LIST).unlink(missing_ok=True)
+    (store / LIST).unlink(missing_ok=True)
     sync_folder(store)
 
 
@@ -93,12 +93,12 @@ def require_all_here(store: Path, purpose: str) -> None:
 
 def mark_as_part(folder: Path, first_shard: int) -> None:
     """Make the store in `folder` number its shards from `first_shard` on."""
-    write_atomically(folder / _MARK, json.dumps({"first_shard": first_shard}) + "\n")
+    write_atomically(folder / MARK, json.dumps({"first_shard": first_shard}) + "\n")
 
 
 def first_shard_number(store: Path) -> int:
     """The lowest number that a new shard of `store` may have, whatever lies in parts that can't be seen from here."""
-    mark = store / _MARK
+    mark = store / MARK
     if mark.is_file():
         return int(json.loads(mark.read_text(encoding="utf-8"))["first_shard"])
     return max((part.first_shard + SHARDS_PER_PART for part in parts(store)), default=0)
