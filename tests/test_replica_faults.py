@@ -56,14 +56,23 @@ class Saboteur:
         self.driver = self.start()
 
     def start(self):
-        return start_extract(self.config, self.cluster.address, "--replicas", str(NODES), "--lease-tokens", "4000")
+        return start_extract(
+            self.config,
+            self.cluster.address,
+            "--replicas",
+            str(NODES),
+            "--lease-tokens",
+            "4000",
+            "--commit-seconds",
+            "1",
+        )
 
     def strike(self, kind):
         """Wait until an engine works, then a moment more, then kill. False when the job was done first."""
         known = len([e for e in events_of(self.config.out) if e["event"] == "lease"])
         if wait_for_event(self.config.out, "lease", self.driver, known + 1) is None:
             return False
-        time.sleep(self.random.uniform(0, 6))
+        time.sleep(self.random.uniform(0, 3))
         if self.driver.poll() is not None:
             return False
         getattr(self, f"_kill_{kind}")()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 from models import save_tiny_llama
-from ray_cases import LAYERS, a_cluster, a_samples_file, config_for, require_equal, seal_counts
+from ray_cases import LAYERS, ROOT, a_cluster, a_samples_file, config_for, require_equal, seal_counts
 
 from extractor.config import Config
 from extractor.errors import ClusterError
@@ -76,6 +77,19 @@ def test_more_gpus_than_there_are(job, cluster, tmp_path):
     options = ReplicaOptions(replicas=1, ray_address=cluster.address, gpus_per_replica=8, placement_timeout=2.0)
     with pytest.raises(ClusterError, match=r"only 0 of 1.*each needing 8 GPUs.*holds 0"):
         extract_on_replicas(config_for(job, tmp_path / "s"), options)
+
+
+def test_a_node_with_another_extractor(job, tmp_path):
+    """One node imports a copy of the sources with a line more."""
+    shutil.copytree(ROOT / "extractor", tmp_path / "other" / "extractor")
+    with (tmp_path / "other" / "extractor" / "errors.py").open("a") as file:
+        file.write("# another release\n")
+    odd = {"num_cpus": 1, "env_vars": {"PYTHONPATH": f"{tmp_path / 'other'}:{ROOT / 'tests'}"}}
+    with a_cluster(1, odd) as cluster:
+        options = ReplicaOptions(replicas=2, ray_address=cluster.address)
+        with pytest.raises(ClusterError, match=r"node .* has another extractor than the driver: .* install the same"):
+            extract_on_replicas(config_for(job, tmp_path / "s"), options)
+    assert not list((tmp_path / "s").glob("shard-*"))
 
 
 def test_no_cluster_at_the_address(job, tmp_path):
