@@ -79,8 +79,9 @@ def test_more_gpus_than_there_are(job, cluster, tmp_path):
         extract_on_replicas(config_for(job, tmp_path / "s"), options)
 
 
-def test_a_node_with_another_extractor(job, tmp_path):
-    """One node imports a copy of the sources with a line more."""
+def test_a_node_with_another_extractor(job, tmp_path, monkeypatch):
+    """One node imports a copy of the sources with a line more. Workers look in the driver's folder first."""
+    monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "extractor", tmp_path / "other" / "extractor")
     with (tmp_path / "other" / "extractor" / "errors.py").open("a") as file:
         file.write("# another release\n")
