@@ -98,10 +98,9 @@ class Fleet:
         if not (report.hungry or report.idle):
             return Delivery()
         lease = self._work.lease(member, self.members)
-        if not lease:
-            return Delivery(nothing_more=report.hungry)
-        self._log("lease", member, samples=len(lease), tokens=sum(sample.token_ids.size for sample in lease))
-        return Delivery(lease=lease)
+        if lease:
+            self._log("lease", member, samples=len(lease), tokens=sum(sample.token_ids.size for sample in lease))
+        return Delivery(lease=lease, nothing_more=report.hungry and not lease)
 
     def _exchange(self, member: Member, delivery: Delivery) -> None:
         member.call(State.WORKING, member.actor.exchange.remote(delivery, _REPORT_SECONDS))
