@@ -10,6 +10,7 @@ draft model in its place. Stop it at any time; the same command continues after 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import torch
@@ -48,7 +49,8 @@ def train(args: argparse.Namespace) -> None:
             loss = train_step(model, optimizer, batch)
             step += 1
             line = f"rank {data.rank} epoch {batch['epoch']} step {step} loss {loss:.6f} ids {batch['sample_ids']}"
-            print(line, flush=True)  # a line at a time: ranks share one pipe
+            sys.stdout.write(line + "\n")  # in one piece, unlike print: ranks share the pipe
+            sys.stdout.flush()
             if step % args.checkpoint_every == 0:
                 save(args.checkpoint, model, optimizer, loader, step)
 
