@@ -33,7 +33,7 @@ from extractor.model_info import ModelInfo
 from extractor.samples import SamplesFile, write_samples
 
 ROUNDS = size(15, toy=1)
-PEER_ROUNDS = 5
+PEER_ROUNDS = 3
 BATCH = 8
 LENGTHS = np.random.default_rng(0).lognormal(np.log(size(110, toy=20)), 0.7, 8).clip(8, size(512, toy=60)).astype(int)
 

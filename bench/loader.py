@@ -11,6 +11,7 @@ slower.
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from torch.utils.data import DataLoader
 
 from extractor import HiddenStateDataset
 from extractor.benchmarks.table import Table
+from extractor.exports import export_store
 from extractor.layers import CONVENTION
 from extractor.loader import HiddenStateSamples
 from extractor.manifest import Manifest
@@ -135,6 +137,26 @@ def peers(load):
     return prepare
 
 
+SPECULATORS = "speculators' ArrowDataset"
+
+
+def speculators(request):
+    """Its trainer's dataset, sample by sample, over an export of the same store."""
+    from speculators.train.data import ArrowDataset
+
+    out = request("folder") / "speculators"
+    export_store(request("store"), "speculators", out)
+    data = ArrowDataset(TOKENS, out, on_missing="raise")
+
+    def run():
+        return sum(
+            s["hidden_states"].nbytes + s["verifier_last_hidden_states"].nbytes
+            for s in map(data.__getitem__, range(SAMPLES))
+        )
+
+    return run
+
+
 VARIANTS = {
     "memcpy of the same bytes": memcpy,
     "ours, in the trainer's thread": ours(check=False),
@@ -144,22 +166,27 @@ VARIANTS = {
     "ours, process": process,
     "torch.load per sample": peers(lambda folder, n: torch.load(folder / f"{n}.pt")),
     "safetensors per sample": peers(lambda folder, n: load_file(folder / f"{n}.safetensors")),
+    SPECULATORS: speculators,
 }
 NOTES = {
     "memcpy of the same bytes": "between arrays that exist; no files",
     "ours, checksums verified": "xxh3 of every tile",
     "ours, process": "a torch DataLoader with one worker process, its start included",
+    SPECULATORS: "safetensors files; converts to bf16; a sample at a time, not batched",
     "torch.load per sample": "no checksums; copied into a batch that exists",
     "safetensors per sample": "no checksums; copied into a batch that exists",
 }
 
 
 def test_delivery(benchmark, request):
-    runs = {name: Variant(prepare(request.getfixturevalue), NOTES.get(name, "")) for name, prepare in VARIANTS.items()}
+    absent = [SPECULATORS] if importlib.util.find_spec("speculators") is None else []
+    made = {name: make(request.getfixturevalue) for name, make in VARIANTS.items() if name not in absent}
+    runs = {name: Variant(run, NOTES.get(name, "")) for name, run in made.items()}
     for name, variant in runs.items():
         assert variant.run() == TOTAL, name
     title = f"loader: {TOTAL / 1e6:,.0f} MB in {SAMPLES} samples, page cache warm"
-    compare(benchmark, title, runs, rounds=7, work=TOTAL / 1e9, rate_unit="GB/s")
+    remark = "".join(f"{name} is not measured: pip install --no-deps speculators hs-connectors" for name in absent)
+    compare(benchmark, title, runs, rounds=7, work=TOTAL / 1e9, rate_unit="GB/s", remark=remark)
 
 
 def test_memory_stays_flat(benchmark, store):

@@ -125,4 +125,4 @@ def test_scaling(benchmark, place):
         crews = {count: stack.enter_context(crew(count, folder / str(count), steps)) for count in WRITERS}
         variants = {f"{count} writer{'s' if count > 1 else ''}": several(members) for count, members in crews.items()}
         title = f"writers on {kind}: {SHAPE} in all"
-        compare(benchmark, title, variants, rounds=5, work=TOKENS, rate_unit="tokens/s")
+        compare(benchmark, title, variants, rounds=3, work=TOKENS, rate_unit="tokens/s")
