@@ -10,34 +10,21 @@ memcpy into memory that was touched before.
 
 from __future__ import annotations
 
+import mmap
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
-import psutil
-import pytest
-from crew import Crew, Orders
-from settings import DISK, MEMORY, TOY, size
+from settings import size
 from store_data import LAYERS, ROW_BYTES, states, write_raw
 from synthetic import Load, Run, make_steps
 from timing import Variant, compare
 
-LOAD = Load(samples=size(8, toy=2), tokens=size(3072, toy=96), step_rows=size(2048, toy=64))
-WRITERS = size((1, 2, 4, 8), toy=(1, 2))
+LOAD = Load(samples=size(8, toy=2), tokens=size(2048, toy=96), step_rows=size(2048, toy=64))
+COPIES = 4
 TOKENS = LOAD.samples * LOAD.tokens
 SHAPE = f"{LOAD.samples} samples of {LOAD.tokens:,} x {LAYERS} x 7168, {LOAD.nbytes / 1e6:,.0f} MB"
-
-
-@pytest.fixture(params=["disk", "tmpfs"])
-def place(request) -> Iterator[tuple[str, Path]]:
-    parent = DISK if request.param == "disk" else MEMORY
-    if not parent.is_dir():
-        pytest.skip(f"there is no {parent}")
-    with TemporaryDirectory(prefix="extractor-bench-", dir=parent) as folder:
-        yield request.param, Path(folder)
 
 
 def settle(*files: Path) -> Callable[[], None]:
@@ -59,14 +46,23 @@ def raw(folder: Path, sample: np.ndarray) -> Variant:
 
 
 def memcpy(sample: np.ndarray, *, touched: bool) -> Variant:
-    target = np.ones((LOAD.samples, *sample.shape), sample.dtype) if touched else None
+    """A few samples' worth of memory takes all of them in turn, so that the benchmark stays small."""
+    kept = [np.ones_like(sample) for _ in range(COPIES)] if touched else None
 
     def run() -> None:
-        into = np.empty((LOAD.samples, *sample.shape), sample.dtype) if target is None else target
-        for part in into:
-            np.copyto(part, sample)
+        targets = kept or _fresh(sample)
+        for number in range(LOAD.samples):
+            if kept is None and number and number % COPIES == 0:
+                targets = _fresh(sample)
+            np.copyto(targets[number % COPIES], sample)
 
     return Variant(run, "into memory " + ("touched before" if touched else "that was never touched, as tmpfs gives it"))
+
+
+def _fresh(sample: np.ndarray) -> list[np.ndarray]:
+    """Pages straight from the system, given back when the arrays go."""
+    shape, kind = sample.shape, sample.dtype
+    return [np.frombuffer(mmap.mmap(-1, sample.nbytes), kind).reshape(shape) for _ in range(COPIES)]
 
 
 def pipeline(folder: Path, codec: str = "none") -> Variant:
@@ -96,33 +92,3 @@ def test_ceiling(benchmark, place):
     variants["gather + ring + store, shuffle-zstd"] = pipeline(folder, "shuffle-zstd")
     title = f"pipeline on {kind}: {SHAPE}"
     compare(benchmark, title, variants, rounds=5, work=TOKENS, rate_unit="tokens/s")
-
-
-def crew(count: int, folder: Path, steps: list) -> Crew:
-    def make(rank: int) -> Orders:
-        run = Run(folder, LOAD.share(count), steps, rank=rank)
-        return {"prepare": run.prepare if rank == 0 else lambda: None, "open": run.open, "write": run.write}
-
-    return Crew(count, make)
-
-
-def several(members: Crew) -> Variant:
-    def before() -> None:
-        members.tell("prepare")
-        os.sync()
-        members.tell("open")
-
-    return Variant(lambda: members.tell("write"), "a process and a shard a writer, one store", before)
-
-
-def test_scaling(benchmark, place):
-    kind, folder = place
-    need = WRITERS[-1] * (6 * (64 << 20)) + 4 * LOAD.nbytes  # rings, and tiles and commits on their way
-    if not TOY and need > psutil.virtual_memory().available:
-        pytest.skip(f"{WRITERS[-1]} writers need about {need / 2**30:.0f} GiB of free memory")
-    steps = make_steps(LOAD)
-    with ExitStack() as stack:
-        crews = {count: stack.enter_context(crew(count, folder / str(count), steps)) for count in WRITERS}
-        variants = {f"{count} writer{'s' if count > 1 else ''}": several(members) for count, members in crews.items()}
-        title = f"writers on {kind}: {SHAPE} in all"
-        compare(benchmark, title, variants, rounds=3, work=TOKENS, rate_unit="tokens/s")

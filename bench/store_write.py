@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from settings import DISK, MEMORY, size
+from settings import size
 from store_data import StoreWriter, states, write_raw
 from timing import Variant, compare
 
@@ -103,15 +102,6 @@ def memcpy(sample: np.ndarray, count: int) -> Variant:
             np.copyto(target[number], sample)
 
     return Variant(run, "into memory that was never touched; no files")
-
-
-@pytest.fixture(params=["disk", "tmpfs"])
-def place(request: pytest.FixtureRequest) -> Iterator[tuple[str, Path]]:
-    parent = DISK if request.param == "disk" else MEMORY
-    if not parent.is_dir():
-        pytest.skip(f"there is no {parent}")
-    with TemporaryDirectory(prefix="extractor-bench-", dir=parent) as folder:
-        yield request.param, Path(folder)
 
 
 @pytest.mark.parametrize("megabytes", size([4, 64], toy=[1]))

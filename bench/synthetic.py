@@ -91,6 +91,7 @@ class Run:
                 self._session.step(self._steps[turn % len(self._steps)], [chunk])
                 turn += 1
         self.status = self._session.finish()
+        del self._session  # or the next one's memory would come on top of it
         assert self.status["tokens"] == load.samples * load.tokens
         assert not self.status["findings"], self.status["findings"]
 

@@ -37,6 +37,7 @@ QUESTIONS = {
     "ring",
     "store_read",
     "store_write",
+    "writers",
 }
 
 
