@@ -6,7 +6,10 @@
 
 namespace extractor {
 
-constexpr int kThreads = 256;
+#ifndef EXTRACTOR_THREADS
+#define EXTRACTOR_THREADS 256
+#endif
+constexpr int kThreads = EXTRACTOR_THREADS;
 // Blocks that must fit a multiprocessor at once: 48 registers for bf16, 64 for the others, the most that spills nothing
 // (ptxas of CUDA 13.0, sm_80 to sm_100); left to itself ptxas takes 40 and spills.
 template <Dtype source> constexpr int kResident = source == Dtype::bf16 ? 5 : 4;
@@ -18,8 +21,12 @@ template <Dtype source> struct alignas(16) Vector {
 // Read once, and not written while the kernel runs: past L1, through the read-only path.
 __device__ __forceinline__ uint4 load16(const void* at) {
     uint4 v;
+#ifdef __CUDACC__
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
+#else  // tests/cuda_on_cpu
+    memcpy(&v, at, sizeof v);
+#endif
     return v;
 }
 
