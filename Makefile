@@ -18,7 +18,7 @@ demo: $(READY)
 	$(BIN)/extractor demo
 
 test: $(READY) $(PEERS)
-	$(BIN)/python -m pytest -q -m "not slow"
+	EXTRACTOR_NATIVE=require $(BIN)/python -m pytest -q -m "not slow"
 
 bench: $(READY)
 	$(BIN)/extractor bench

@@ -24,18 +24,22 @@ enum class Pair : int32_t { none = 0, rounded = 1, fp32 = 2 };
 constexpr uint32_t kAbs = 0x7FFFFFFF;
 constexpr uint32_t kInf = 0x7F800000;
 
-template <Dtype> struct Format;
-template <> struct Format<Dtype::bf16> {
+template <Dtype>
+struct Format;
+template <>
+struct Format<Dtype::bf16> {
     using Storage = uint16_t;
     static constexpr uint32_t largest = 0x7F7F0000;  // as fp32 bits: 3.3895e38
     static constexpr uint16_t largest_bits = 0x7F7F, nan_bits = 0x7FC0;
 };
-template <> struct Format<Dtype::fp16> {
+template <>
+struct Format<Dtype::fp16> {
     using Storage = uint16_t;
     static constexpr uint32_t largest = 0x477FE000;  // as fp32 bits: 65,504
     static constexpr uint16_t largest_bits = 0x7BFF, nan_bits = 0x7E00;
 };
-template <> struct Format<Dtype::fp32> {
+template <>
+struct Format<Dtype::fp32> {
     using Storage = uint32_t;
 };
 
@@ -92,13 +96,15 @@ EXTRACTOR_HD uint16_t fp32_to_bf16(uint32_t bits) {
     return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
-template <Dtype source> EXTRACTOR_HD uint32_t widen(typename Format<source>::Storage value) {
+template <Dtype source>
+EXTRACTOR_HD uint32_t widen(typename Format<source>::Storage value) {
     if constexpr (source == Dtype::bf16) return static_cast<uint32_t>(value) << 16;
     if constexpr (source == Dtype::fp16) return fp16_to_fp32(value);
     if constexpr (source == Dtype::fp32) return value;
 }
 
-template <Dtype stored> EXTRACTOR_HD uint16_t round_to(uint32_t bits) {
+template <Dtype stored>
+EXTRACTOR_HD uint16_t round_to(uint32_t bits) {
     if ((bits & kAbs) > kInf) return Format<stored>::nan_bits;
     if constexpr (stored == Dtype::fp16) return fp32_to_fp16(bits);
     if constexpr (stored == Dtype::bf16) return fp32_to_bf16(bits);
@@ -120,7 +126,8 @@ EXTRACTOR_HD void record(uint32_t bits, uint32_t largest, Statistics& seen) {
     if (magnitude < kInf && magnitude > seen.max_abs) seen.max_abs = magnitude;
 }
 
-template <Dtype stored> EXTRACTOR_HD uint16_t saturate(uint32_t bits) {
+template <Dtype stored>
+EXTRACTOR_HD uint16_t saturate(uint32_t bits) {
     const uint32_t magnitude = bits & kAbs;
     if (magnitude > Format<stored>::largest && magnitude < kInf)
         return static_cast<uint16_t>((bits >> 16 & 0x8000) | Format<stored>::largest_bits);

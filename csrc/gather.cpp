@@ -11,11 +11,13 @@ namespace extractor {
 namespace {
 
 struct PortableRow {
-    template <Dtype source, Dtype stored, Pair pair> static constexpr RowKernel kernel = row_portable<source, stored, pair>;
+    template <Dtype source, Dtype stored, Pair pair>
+    static constexpr RowKernel kernel = row_portable<source, stored, pair>;
 };
 #if defined(__x86_64__)
 struct VectorRow {
-    template <Dtype source, Dtype stored, Pair pair> static constexpr RowKernel kernel = row_avx2<source, stored, pair>;
+    template <Dtype source, Dtype stored, Pair pair>
+    static constexpr RowKernel kernel = row_avx2<source, stored, pair>;
 };
 #else
 using VectorRow = PortableRow;
@@ -37,7 +39,8 @@ void finish_stores() {
 #endif
 }
 
-template <class Row, Dtype source, Dtype stored> RowKernel pick_pair(int32_t pair) {
+template <class Row, Dtype source, Dtype stored>
+RowKernel pick_pair(int32_t pair) {
     switch (static_cast<Pair>(pair)) {
         case Pair::none: return Row::template kernel<source, stored, Pair::none>;
         case Pair::rounded: return Row::template kernel<source, stored, Pair::rounded>;
@@ -46,7 +49,8 @@ template <class Row, Dtype source, Dtype stored> RowKernel pick_pair(int32_t pai
     return nullptr;
 }
 
-template <class Row, Dtype source> RowKernel pick_stored(int32_t stored, int32_t pair) {
+template <class Row, Dtype source>
+RowKernel pick_stored(int32_t stored, int32_t pair) {
     switch (static_cast<Dtype>(stored)) {
         case Dtype::bf16: return pick_pair<Row, source, Dtype::bf16>(pair);
         case Dtype::fp16: return pick_pair<Row, source, Dtype::fp16>(pair);
@@ -54,7 +58,8 @@ template <class Row, Dtype source> RowKernel pick_stored(int32_t stored, int32_t
     }
 }
 
-template <class Row> RowKernel pick(const extractor_gather_args& args) {
+template <class Row>
+RowKernel pick(const extractor_gather_args& args) {
     switch (static_cast<Dtype>(args.source)) {
         case Dtype::bf16: return pick_stored<Row, Dtype::bf16>(args.stored, args.pair);
         case Dtype::fp16: return pick_stored<Row, Dtype::fp16>(args.stored, args.pair);

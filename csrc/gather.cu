@@ -36,8 +36,8 @@ __device__ __forceinline__ void flush(Statistics& seen, int64_t* counts) {
 }
 
 template <class Row>
-__global__ void __launch_bounds__(kThreads, Row::resident) gather_kernel(const __grid_constant__ extractor_gather_args args,
-                                                          int rows_per_block) {
+__global__ void __launch_bounds__(kThreads, Row::resident)
+    gather_kernel(const __grid_constant__ extractor_gather_args args, int rows_per_block) {
     const int rows = args.num_rows == nullptr ? args.max_rows : min(*args.num_rows, args.max_rows);
     const int64_t items = static_cast<int64_t>((rows + rows_per_block - 1) / rows_per_block) * args.num_layers;
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
@@ -48,8 +48,8 @@ __global__ void __launch_bounds__(kThreads, Row::resident) gather_kernel(const _
         for (int r = first; r < end; ++r) {
             const int owner = args.owners == nullptr ? 0 : args.owners[r];
             const bool owned = owner >= 0 && owner < args.samples;
-            auto* out = static_cast<uint16_t*>(args.out) +
-                        (static_cast<int64_t>(r) * args.num_layers + layer) * args.hidden;
+            auto* out =
+                static_cast<uint16_t*>(args.out) + (static_cast<int64_t>(r) * args.num_layers + layer) * args.hidden;
             if (owned && args.rows[r] >= 0 && args.rows[r] < args.tokens)
                 Row::run(args, layer, args.rows[r], out, seen);
             else Row::poison(args, out, seen);
@@ -76,7 +76,8 @@ int rows_for_each_block(const extractor_gather_args& args, int processors) {
 
 int32_t failure(cudaError_t error) { return error == cudaSuccess ? EXTRACTOR_OK : EXTRACTOR_CUDA_ERROR + error; }
 
-template <class Row> int32_t launch(const extractor_gather_args& args, cudaStream_t stream) {
+template <class Row>
+int32_t launch(const extractor_gather_args& args, cudaStream_t stream) {
     int rows_per_block = rows_for_each_block(args, multiprocessors());
     const int64_t items = static_cast<int64_t>((args.max_rows + rows_per_block - 1) / rows_per_block) * args.num_layers;
     const int64_t cap = args.max_blocks > 0 ? args.max_blocks : INT32_MAX;
@@ -109,7 +110,8 @@ int32_t launch_pair(const extractor_gather_args& args, bool vectors, cudaStream_
     return EXTRACTOR_BAD_ARGUMENT;
 }
 
-template <Dtype source> int32_t launch_stored(const extractor_gather_args& args, bool vectors, cudaStream_t stream) {
+template <Dtype source>
+int32_t launch_stored(const extractor_gather_args& args, bool vectors, cudaStream_t stream) {
     switch (static_cast<Dtype>(args.stored)) {
         case Dtype::bf16: return launch_pair<source, Dtype::bf16>(args, vectors, stream);
         case Dtype::fp16: return launch_pair<source, Dtype::fp16>(args, vectors, stream);
@@ -146,7 +148,8 @@ int32_t extractor_usable_devices(void) {
     int count = 0, usable = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess) return 0;
     for (int device = 0, major = 0; device < count; ++device)
-        usable += cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 8;
+        usable +=
+            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 8;
     return usable;
 }
 

@@ -12,9 +12,11 @@ namespace extractor {
 constexpr int kThreads = EXTRACTOR_THREADS;
 // Blocks that must fit a multiprocessor at once: 48 registers for bf16, 64 for the others, the most that spills nothing
 // (ptxas of CUDA 13.0, sm_80 to sm_100); left to itself ptxas takes 40 and spills.
-template <Dtype source> constexpr int kResident = source == Dtype::bf16 ? 5 : 4;
+template <Dtype source>
+constexpr int kResident = source == Dtype::bf16 ? 5 : 4;
 
-template <Dtype source> struct alignas(16) Vector {
+template <Dtype source>
+struct alignas(16) Vector {
     typename Format<source>::Storage x[8];
 };
 
@@ -23,7 +25,8 @@ __device__ __forceinline__ uint4 load16(const void* at) {
     uint4 v;
 #ifdef __CUDACC__
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at));
 #else  // tests/cuda_on_cpu
     memcpy(&v, at, sizeof v);
 #endif
@@ -41,7 +44,8 @@ __device__ __forceinline__ Vector<source> load(const typename Format<source>::St
     return vector;
 }
 
-template <Dtype source, Dtype stored, Pair pair> struct VectorRow {
+template <Dtype source, Dtype stored, Pair pair>
+struct VectorRow {
     using Storage = typename Format<source>::Storage;
     using In = Vector<source>;
     using Out = Vector<Dtype::fp16>;  // 8 stored elements of 16 bits, of either dtype
@@ -109,21 +113,24 @@ template <Dtype source, Dtype stored, Pair pair> struct VectorRow {
 };
 
 // Any alignment, any hidden size, any pair mode: correct rather than fast.
-template <Dtype source, Dtype stored> struct ElementRow {
+template <Dtype source, Dtype stored>
+struct ElementRow {
     using Storage = typename Format<source>::Storage;
     static constexpr int resident = kResident<source>;
 
     template <Pair pair>
-    static __device__ __forceinline__ void run_pair(const extractor_gather_args& args, int layer, int row, uint16_t* out,
-                                    Statistics& seen) {
+    static __device__ __forceinline__ void run_pair(const extractor_gather_args& args, int layer, int row,
+                                                    uint16_t* out, Statistics& seen) {
         const auto* a = static_cast<const Storage*>(args.layers[layer]) + row * args.layer_strides[layer];
         const Storage* b = a;
         if constexpr (pair != Pair::none)
             b = static_cast<const Storage*>(args.residuals[layer]) + row * args.residual_strides[layer];
-        for (int i = threadIdx.x; i < args.hidden; i += kThreads) out[i] = convert<source, stored, pair>(a[i], b[i], seen);
+        for (int i = threadIdx.x; i < args.hidden; i += kThreads)
+            out[i] = convert<source, stored, pair>(a[i], b[i], seen);
     }
 
-    static __device__ __forceinline__ void run(const extractor_gather_args& args, int layer, int row, uint16_t* out, Statistics& seen) {
+    static __device__ __forceinline__ void run(const extractor_gather_args& args, int layer, int row, uint16_t* out,
+                                               Statistics& seen) {
         if (args.pair == static_cast<int32_t>(Pair::none)) run_pair<Pair::none>(args, layer, row, out, seen);
         else if (args.pair == static_cast<int32_t>(Pair::rounded)) run_pair<Pair::rounded>(args, layer, row, out, seen);
         else run_pair<Pair::fp32>(args, layer, row, out, seen);

@@ -1,6 +1,7 @@
-// Just enough of CUDA to run csrc/gather.cu on the CPU: the kernel's indexing, owners, tails and merges are proven where
-// there is no GPU. A block's threads are fibers of one OS thread, which take turns at barriers and warp collectives, so
-// a run is deterministic; blocks follow each other. Speed, memory order and the machine's own rounding are not modelled.
+// Just enough of CUDA to run csrc/gather.cu on the CPU: the kernel's indexing, owners, tails and merges are proven
+// where there is no GPU. A block's threads are fibers of one OS thread, which take turns at barriers and warp
+// collectives, so a run is deterministic; blocks follow each other. Speed, memory order and the machine's own rounding
+// are not modelled.
 #pragma once
 
 #include <ucontext.h>
@@ -38,11 +39,26 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
     return *value = attribute == cudaDevAttrMultiProcessorCount ? 1 : 9, cudaSuccess;
 }
 
-template <class T> T min(T a, T b) { return a < b ? a : b; }
-template <class T> T max(T a, T b) { return a > b ? a : b; }
-template <class T> T __ldcg(const T* at) { return *at; }
-template <class T> void atomicMax(T* at, T value) { *at = max(*at, value); }
-template <class T, class V> void atomicAdd(T* at, V value) { *at += static_cast<T>(value); }
+template <class T>
+T min(T a, T b) {
+    return a < b ? a : b;
+}
+template <class T>
+T max(T a, T b) {
+    return a > b ? a : b;
+}
+template <class T>
+T __ldcg(const T* at) {
+    return *at;
+}
+template <class T>
+void atomicMax(T* at, T value) {
+    *at = max(*at, value);
+}
+template <class T, class V>
+void atomicAdd(T* at, V value) {
+    *at += static_cast<T>(value);
+}
 
 namespace cuda_on_cpu {
 
@@ -78,7 +94,8 @@ inline void wait(Barrier& barrier, int size) {
 }
 
 // Every thread of the warp gives a value; all get the same result.
-template <class Combine> uint32_t warp_collective(uint32_t value, Combine combine) {
+template <class Combine>
+uint32_t warp_collective(uint32_t value, Combine combine) {
     const unsigned warp = threadIdx.x / kWarp;
     warp_values[threadIdx.x] = value;
     wait(warp_barriers[warp], kWarp);
@@ -118,7 +135,9 @@ inline void run_block(int threads) {
 
 }  // namespace cuda_on_cpu
 
-inline void __syncthreads() { cuda_on_cpu::wait(cuda_on_cpu::block_barrier, static_cast<int>(cuda_on_cpu::fibers.size())); }
+inline void __syncthreads() {
+    cuda_on_cpu::wait(cuda_on_cpu::block_barrier, static_cast<int>(cuda_on_cpu::fibers.size()));
+}
 inline uint32_t __reduce_max_sync(unsigned, uint32_t value) {
     return cuda_on_cpu::warp_collective(value, [](uint32_t a, uint32_t b) { return max(a, b); });
 }
@@ -129,7 +148,8 @@ inline bool __any_sync(unsigned, uint32_t value) {
     return cuda_on_cpu::warp_collective(value, [](uint32_t a, uint32_t b) { return a | b; }) != 0;
 }
 
-inline cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 threads, void** parameters, size_t, cudaStream_t) {
+inline cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 threads, void** parameters, size_t,
+                                    cudaStream_t) {
     using namespace cuda_on_cpu;
     kernel = reinterpret_cast<void (*)(extractor_gather_args, int)>(const_cast<void*>(function));
     kernel_args = static_cast<const extractor_gather_args*>(parameters[0]);
