@@ -55,13 +55,16 @@ _LATENT = {
 @dataclass(frozen=True)
 class Architecture:
     """`config`: class name in transformers. `options` over the common sizes. `json_only`: keys of config.json that
-    vLLM reads and transformers does not write. `compute`: the engine's dtype."""
+    vLLM reads and transformers does not write. `compute`: the engine's dtype. `common`: the sizes,
+    where another set is needed."""
 
     name: str
     config: str
     options: Mapping[str, Any] = field(default_factory=dict)
     json_only: Mapping[str, Any] = field(default_factory=dict)
     compute: str = "float32"
+    auto_class: str = "AutoModelForCausalLM"
+    common: Mapping[str, Any] = field(default_factory=lambda: _COMMON)
 
 
 ARCHITECTURES = {
@@ -111,6 +114,32 @@ ARCHITECTURES = {
                 "topk_group": 1,
             },
             {"topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+        ),
+        Architecture(
+            "kimi-k2.5",
+            "Kimi_K25Config",
+            {
+                "text_config": {
+                    **_COMMON,
+                    **_LATENT,
+                    "model_type": "deepseek_v3",
+                    "q_lora_rank": 32,
+                    "n_group": 1,
+                    "topk_group": 1,
+                    "topk_method": "noaux_tc",
+                    "scoring_func": "sigmoid",
+                },
+                "vision_config": {
+                    "num_hidden_layers": 2,
+                    "hidden_size": 64,
+                    "intermediate_size": 64,
+                    "num_attention_heads": 2,
+                },
+                "projection_hidden_size": 64,
+                "tie_word_embeddings": False,
+            },
+            auto_class="AutoModelForImageTextToText",
+            common={},
         ),
         Architecture("glm", "GlmConfig", _HEADS),
         Architecture("glm-4", "Glm4Config", _HEADS),
@@ -176,9 +205,9 @@ def save(name: str, folder: Path, *, seed: int = 0, gain: float = 1.0, **options
     """Write a random model of `name` into `folder`. `options` override the config; `gain` scales all matrices."""
     architecture = ARCHITECTURES[name]
     config_class = getattr(transformers, architecture.config)
-    config = config_class(**{**_COMMON, **architecture.options, **options})
+    config = config_class(**{**architecture.common, **architecture.options, **options})
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(config).float()
+    model = getattr(transformers, architecture.auto_class).from_config(config).float()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:

@@ -25,7 +25,7 @@ def test_allowed_arguments_pass():
         ('{"pipeline_parallel_size": 2}', "layers of other stages"),
         ('{"decode_context_parallel_size": 2}', "not verified"),
         ('{"prefill_context_parallel_size": 2}', "permuted order"),
-        ('{"data_parallel_size": 2}', "one extract per replica"),
+        ('{"data_parallel_size": 2}', "one extract for each replica"),
         ('{"speculative_config": {}}', "draft tokens"),
         ('{"tensor_parallel_size": 2}', "use --tp"),
         ('{"worker_cls": "x"}', "sets it itself"),

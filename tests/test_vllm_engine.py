@@ -101,6 +101,7 @@ def test_a_killed_rank_stops_the_run_and_eight_ranks_finish_it(llama, tmp_path):
         "layers": "4,1,0",
         "last": True,
         "engine_args": SMALL_CACHE,
+        "commit_seconds": 0.1,
     }
     process = EngineProcess()
     try:

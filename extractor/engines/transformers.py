@@ -116,7 +116,9 @@ def _experts(dtype: str) -> dict[str, str]:
 
 
 def _decoder_layers(model: torch.nn.Module, num_layers: int) -> torch.nn.ModuleList:
-    for module in model.modules():
+    # In a model that also sees, the image tower may have as many layers.
+    text = getattr(model, "language_model", model)
+    for module in text.modules():
         if isinstance(module, torch.nn.ModuleList) and len(module) == num_layers:
             return module
     raise EngineError(

@@ -55,7 +55,7 @@ def _arguments(config: Config, longest: int) -> dict[str, Any]:
         "worker_cls": "extractor.engines.vllm.worker.ExtractorWorker",
         "additional_config": {"extractor_layer_ids": list(resolve_layers(config.layers, info.num_layers, config.last))},
         "disable_log_stats": True,
-        "limit_mm_per_prompt": {},
+        "language_model_only": True,  # samples are text: no image tower in memory, no image processor needed
         "seed": 0,
     }
 
