@@ -27,7 +27,10 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "pipeline_parallel_size": ((1,), "layers of other stages do not reach the last one in most models"),
     "prefill_context_parallel_size": ((1,), "each rank then holds some tokens of each sample, in permuted order"),
     "decode_context_parallel_size": ((1,), "it was not verified with this extractor"),
-    "data_parallel_size": ((1,), "requests are fed to one engine; run one extract for each replica, with a share of the samples"),
+    "data_parallel_size": (
+        (1,),
+        "requests are fed to one engine; run one extract for each replica, with a share of the samples",
+    ),
     "enable_dbo": ((False,), "micro-batches split a step, which was not verified with this extractor"),
     "speculative_config": ((None,), "rows of draft tokens would be mixed with those of samples"),
     "kv_transfer_config": ((None,), "tokens whose KV comes from elsewhere are not computed here"),
