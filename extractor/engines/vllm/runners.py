@@ -52,6 +52,7 @@ class RunnerView:
         self._embeds = 0 in layer_ids and _cannot_return_id_0(self._model)
         captured = tuple(sorted(layer_id for layer_id in layer_ids if layer_id or not self._embeds))
         if captured:
+            _forget_earlier_layers(self._model)
             self._model.set_aux_hidden_state_layers(captured)
         runner.use_aux_hidden_state_outputs = bool(captured)
 
@@ -87,3 +88,11 @@ class RunnerView:
 
 def _cannot_return_id_0(model: torch.nn.Module) -> bool:
     return any(base.__name__ in _NO_ID_0 for module in model.modules() for base in type(module).__mro__)
+
+
+def _forget_earlier_layers(model: torch.nn.Module) -> None:
+    """vLLM's Transformers backend notes the layers to return in a dict of the model's class, which outlives an engine:
+    a second one in this process would get its layers in the order of the first one's, and no error."""
+    noted = getattr(getattr(model, "model", None), "_can_record_outputs", None) or {}
+    for key in [key for key in noted if key.startswith("aux_hidden_state_")]:
+        del noted[key]
