@@ -187,10 +187,11 @@ def test_values_that_are_not_finite_are_stored_listed_and_exit_3(tmp_path, capsy
     code, _ = _extract(capsys, tmp_path / "samples.parquet", model, tmp_path / "store", "--layers", "0,3,5")
     assert code == 3
     (listed,) = (tmp_path / "store" / "runs").glob("*.findings.jsonl")
-    findings = {(f["sample_id"], f["layer_id"]): f for f in map(json.loads, listed.read_text().splitlines())}
-    assert findings["inf", 0] == {"sample_id": "inf", "layer_id": 0, "saturated": 0, "inf": 1, "nan": 0}
-    assert findings["inf", 3]["nan"] + findings["inf", 3]["inf"] > 0
-    assert findings["large", 0]["saturated"] == 1
+    findings = {(f["sample_id"], f["layer_id"], f["kind"]): f for f in map(json.loads, listed.read_text().splitlines())}
+    first = findings["inf", 0, "inf"]
+    assert (first["position"], first["count"], first["detail"]) == (2, 1, "channel 5")
+    assert {("inf", 3, "inf"), ("inf", 3, "nan")} & set(findings)
+    assert findings["large", 0, "saturated"]["count"] == 1
     assert not [key for key in findings if key[0] == "fine"]
     store = Store.open(tmp_path / "store")
     assert store["inf"].hidden_states[2, 0, 5] == float("inf")

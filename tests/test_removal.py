@@ -190,7 +190,8 @@ def test_interrupted_anywhere_and_repeated(tmp_path):
                 assert removable(path).begun
                 remove(path)
         assert stop == 0 or interruptions > 1
-    assert interruptions >= 4
+    # manifest, list of shards, one shard; how many more depends on how busy the disk was
+    assert interruptions >= 3
 
 
 def test_killed_after_the_first_step_and_repeated(store):
