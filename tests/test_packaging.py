@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("CMakeLists.txt", "MANIFEST.in", "csrc", "extractor", "kernels", "pyproject.toml", "setup.py")
+PARTS = ("CMakeLists.txt", "MANIFEST.in", "bench", "csrc", "extractor", "kernels", "pyproject.toml", "setup.py")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info")
 needs_compiler = pytest.mark.skipif(
     shutil.which("cmake") is None or not (shutil.which("c++") or shutil.which("g++")),
