@@ -32,6 +32,11 @@ _CAUSES = """
 * **Id 0** of DeepSeek-V2/V3 and of models that run through vLLM's Transformers backend made vLLM fail. It is taken from
   the embedding module there.
 
+* **Transformers backend.** A second engine in one process got its layers in the order of the first one's: vLLM notes
+  them in a dict of the model's class. The extractor clears it.
+* **Hybrids.** Nemotron-H differed in 5% of its values by up to 0.0016 of the row; the cause was not found, so hybrids
+  are refused (`--allow-untested-engine` overrides).
+
 ## Not run on a CPU
 
 * Asynchronous scheduling, CUDA graphs, the V2 model runner, fused norms and all-reduces: vLLM's CPU build has none of

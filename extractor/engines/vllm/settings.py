@@ -11,6 +11,7 @@ from vllm.platforms import current_platform
 
 from extractor.config import Config
 from extractor.engines.engine_args import parse_engine_args, require_known
+from extractor.errors import EngineError
 from extractor.layers import resolve_layers
 from extractor.model_info import ModelInfo
 
@@ -21,6 +22,12 @@ def engine_config(config: Config, longest: int) -> Any:
     require_known(extra, (item.name for item in fields(EngineArgs)))
     args = EngineArgs(**_with_executor({**_arguments(config, longest), **extra}))
     created = args.create_engine_config()
+    if created.model_config.is_hybrid and not config.allow_untested_engine:
+        raise EngineError(
+            f"{ModelInfo.from_dir(config.model).architecture} mixes attention with recurrent layers; states of such "
+            "models from this vLLM differ from the reference by more than rounding (docs/fidelity.md); use --engine "
+            "transformers, or pass --allow-untested-engine and verify the store with --reference"
+        )
     if not _has_aux_support(created):
         args.model_impl = "transformers"
         created = args.create_engine_config()
