@@ -78,7 +78,7 @@ def pipeline(folder: Path, codec: str = "none") -> Variant:
         return {"stored/payload": round(run.stored_bytes() / LOAD.nbytes, 3), **{f"{k} s": v for k, v in split.items()}}
 
     note = "last round: gather and stall on the engine's thread, write on the writer's (with detectors)"
-    return Variant(run.write, note, before, extra)
+    return Variant(run.write, note, before, run.release, extra)
 
 
 def test_ceiling(benchmark, place):

@@ -48,7 +48,9 @@ def store(folder: Path, sample: np.ndarray, count: int, codec: str = "none", **o
     def extra() -> dict[str, float]:
         return {"stored/payload": round(writers.pop().close(), 4)}
 
-    return Variant(lambda: writers[0].write(count), "checksums, sealed samples, durable every 256 MB", before, extra)
+    return Variant(
+        lambda: writers[0].write(count), "checksums, sealed samples, durable every 256 MB", before, extra=extra
+    )
 
 
 def files(folder: Path, sample: np.ndarray, count: int, save: Callable[[Path, np.ndarray], None]) -> Variant:

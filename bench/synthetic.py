@@ -6,6 +6,7 @@ them, so that the detectors look at them and find nothing.
 
 from __future__ import annotations
 
+import gc
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,7 @@ class Run:
         self._folder, self._load, self._steps, self._codec, self._rank = folder, load, steps, codec, rank
         self._tokens = (np.arange(load.tokens) % DISTINCT_ROWS).astype(np.int32)
         self.status: dict[str, float] = {}
+        self._session: Session | None = None
 
     def prepare(self) -> None:
         """An empty store, shared by all ranks."""
@@ -65,6 +67,7 @@ class Run:
 
     def open(self) -> None:
         """Everything a run allocates once, at its start."""
+        self.release()
         job = Job(
             run_id="bench",
             store=self._folder,
@@ -80,20 +83,25 @@ class Run:
         self._session = Session(job, self._rank, torch.device("cpu"))
 
     def write(self) -> None:
-        load, mask = self._load, np.ones(self._load.tokens, np.uint8)
+        load, mask, session = self._load, np.ones(self._load.tokens, np.uint8), self._session
+        assert session is not None, "open first"
         turn = 0
         for number in range(load.samples):
             sample_id = f"{self._rank}-{number}"
-            self._session.expect(Sample(sample_id, self._tokens, mask))
+            session.expect(Sample(sample_id, self._tokens, mask))
             for position in range(0, load.tokens, load.step_rows):
                 count = min(load.step_rows, load.tokens - position)
                 chunk = Chunk(sample_id, position, 0, count)
-                self._session.step(self._steps[turn % len(self._steps)], [chunk])
+                session.step(self._steps[turn % len(self._steps)], [chunk])
                 turn += 1
-        self.status = self._session.finish()
-        del self._session  # or the next one's memory would come on top of it
+        self.status = session.finish()
         assert self.status["tokens"] == load.samples * load.tokens
         assert not self.status["findings"], self.status["findings"]
+
+    def release(self) -> None:
+        """Give the ring back. A session is in reference cycles: rings of many rounds would lie side by side."""
+        self._session = None
+        gc.collect()
 
     def stored_bytes(self) -> int:
         return sum(file.stat().st_size for file in self._folder.glob("shard-*/*"))

@@ -32,17 +32,19 @@ def side_by_side(
     warmup: int = 1,
     clock: Callable[[], float] = time.perf_counter,
     before: Mapping[str, Callable[[], object]] | None = None,
+    after: Mapping[str, Callable[[], object]] | None = None,
 ) -> Seconds:
     """Seconds of each call of each variant, `rounds` each, taken in turn; the order rotates from round to round.
 
-    `before` runs before each call of its variant and is not timed. `clock` may be time.thread_time for variants that
+    `before` and `after` run around each call of their variant and are not timed. `clock` may be time.thread_time for variants that
     only compute, on one thread: on a machine with more work than cores it leaves out the time in which others ran.
     """
     names = list(variants)
-    prepare = before or {}
+    prepare, tidy = before or {}, after or {}
     for _, name in itertools.product(range(warmup), names):
         prepare.get(name, _nothing)()
         variants[name]()
+        tidy.get(name, _nothing)()
     seconds: Seconds = {name: [] for name in names}
     for turn in range(rounds):
         start = turn % len(names)
@@ -51,6 +53,7 @@ def side_by_side(
             started = clock()
             variants[name]()
             seconds[name].append(clock() - started)
+            tidy.get(name, _nothing)()
     return seconds
 
 
@@ -86,12 +89,13 @@ def pin_threads(count: int = 1) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """`run` is timed, `before` runs before each call of it and is not. `note`: what it leaves out or adds.
+    """`run` is timed, `before` and `after` run around each call of it and are not. `note`: what it leaves out or adds.
     `extra`: what else to say, asked for after the last round."""
 
     run: Callable[[], object]
     note: str = ""
     before: Callable[[], object] = lambda: None
+    after: Callable[[], object] = lambda: None
     extra: Callable[[], dict[str, Any]] = dict
 
 
@@ -117,7 +121,8 @@ def compare(
     rounds, warmup = size((rounds, warmup), toy=(1, 0))
     calls = {name: variant.run for name, variant in variants.items()}
     before = {name: variant.before for name, variant in variants.items()}
-    seconds = benchmark.pedantic(lambda: side_by_side(calls, rounds, warmup, clock, before), rounds=1)
+    after = {name: variant.after for name, variant in variants.items()}
+    seconds = benchmark.pedantic(lambda: side_by_side(calls, rounds, warmup, clock, before, after), rounds=1)
     table = Table.of_rounds(
         title,
         seconds,

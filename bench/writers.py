@@ -4,7 +4,7 @@
 
 One process and one shard a writer, as with tensor parallelism; all together write the same samples, of Kimi-K2.5's
 shape, through gather, ring and store. A round begins when all have opened their sessions and ends when the last is
-durable. More writers than this machine has memory for (about 0.6 GiB each) are not tried.
+durable. Crews that would need more than half of the free memory are not tried.
 """
 
 from __future__ import annotations
@@ -23,15 +23,21 @@ from synthetic import Load, Run, make_steps
 from timing import Variant, compare
 from torch import Tensor
 
-LOAD = Load(samples=size(8, toy=2), tokens=size(2048, toy=96), step_rows=size(2048, toy=64))
+LOAD = Load(samples=size(8, toy=2), tokens=size(1536, toy=96), step_rows=size(1536, toy=64))
 WRITERS = size((1, 2, 4, 8), toy=(1, 2))
-WRITER_BYTES = size(6 * (64 << 20) + (224 << 20), toy=32 << 20)  # a ring, and tiles and a commit on their way
+RING_BYTES = size(6 * (64 << 20), toy=32 << 20)
+PROCESS_BYTES = 128 << 20
 
 
 def crew(count: int, folder: Path, steps: list[list[Tensor]]) -> Crew:
     def make(rank: int) -> Orders:
         run = Run(folder, LOAD.share(count), steps, rank=rank)
-        return {"prepare": run.prepare if rank == 0 else lambda: None, "open": run.open, "write": run.write}
+        return {
+            "prepare": run.prepare if rank == 0 else lambda: None,
+            "open": run.open,
+            "write": run.write,
+            "release": run.release,
+        }
 
     return Crew(count, make)
 
@@ -42,20 +48,25 @@ def together(members: Crew) -> Variant:
         os.sync()
         members.tell("open")
 
-    return Variant(lambda: members.tell("write"), before=before)
+    return Variant(lambda: members.tell("write"), before=before, after=lambda: members.tell("release"))
+
+
+def need_bytes(writers: Sequence[int]) -> int:
+    """Rings of the largest crew, while it works; of all crews the processes, and what their allocators keep of tiles
+    and commits (up to twice what they wrote)."""
+    return max(writers) * RING_BYTES + sum(writers) * PROCESS_BYTES + 2 * len(writers) * LOAD.nbytes
 
 
 def affordable(writers: Sequence[int]) -> list[int]:
-    """The crews stay alive between rounds with what their allocators keep; half of the free memory is theirs."""
-    free = psutil.virtual_memory().available // 2
-    return [count for number, count in enumerate(writers) if sum(writers[: number + 1]) * WRITER_BYTES <= free]
+    half = psutil.virtual_memory().available // 2
+    return [count for number, count in enumerate(writers) if need_bytes(writers[: number + 1]) <= half]
 
 
 def test_writers(benchmark, place):
     kind, folder = place
     counts = affordable(WRITERS)
     if not counts:
-        pytest.skip(f"one writer needs {WRITER_BYTES / 2**30:.1f} GiB, and half of the free memory is less")
+        pytest.skip(f"one writer needs {need_bytes([1]) / 2**30:.1f} GiB, and half of the free memory is less")
     absent = [count for count in WRITERS if count not in counts]
     steps = make_steps(LOAD)
     with ExitStack() as stack:
