@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 
 _PR_SET_PDEATHSIG = 1
+_STOP = "stop"
 
 Orders = Mapping[str, Callable[[], object]]
 
@@ -44,8 +45,8 @@ class Crew:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for pipe in self._pipes:
-            pipe.close()
+        for pipe in self._pipes:  # closing would not do: later members have inherited this end
+            pipe.send(_STOP)
         for member in self._members:
             member.join(10)
             member.kill()
@@ -56,9 +57,8 @@ def _serve(pipe: Connection, make: Callable[[int], Orders], rank: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     orders = make(rank)
     while True:
-        try:
-            order = pipe.recv()
-        except EOFError:
+        order = pipe.recv()
+        if order == _STOP:
             return
         try:
             orders[order]()

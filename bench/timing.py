@@ -36,8 +36,9 @@ def side_by_side(
 ) -> Seconds:
     """Seconds of each call of each variant, `rounds` each, taken in turn; the order rotates from round to round.
 
-    `before` and `after` run around each call of their variant and are not timed. `clock` may be time.thread_time for variants that
-    only compute, on one thread: on a machine with more work than cores it leaves out the time in which others ran.
+    `before` and `after` run around each call of their variant and are not timed. `clock` may be time.thread_time for
+    variants that only compute, on one thread: on a machine with more work than cores it leaves out the time in which
+    others ran.
     """
     names = list(variants)
     prepare, tidy = before or {}, after or {}

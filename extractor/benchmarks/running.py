@@ -76,7 +76,7 @@ def _run(name: str, question: str, places: Places) -> Question:
         tables = read_benchmarks(folder / "benchmarks.json")
         not_measured, failed = read_outcomes(folder / "outcomes.xml")
         if exit_code not in (0, 5) and not failed:
-            failed = ((name, _tail(folder / "log")),)
+            failed = ((name, f"{_ending(exit_code)}: {_tail(folder / 'log')}"),)
     return Question(
         name=name,
         question=question,
@@ -106,6 +106,10 @@ def _pytest(file: Path, folder: Path, places: Places) -> tuple[int, float]:
             shutil.rmtree(pytest_files, ignore_errors=True)
     process.returncode = os.waitstatus_to_exitcode(status)
     return process.returncode, usage.ru_maxrss / 1024
+
+
+def _ending(exit_code: int) -> str:
+    return f"killed by signal {-exit_code}" if exit_code < 0 else f"pytest's exit code {exit_code}"
 
 
 def _tail(log: Path, lines: int = 15) -> str:
