@@ -70,7 +70,7 @@ def kept(benchmark, title: str, peaks: dict[str, float]) -> None:
     measured = {name: [peak] for name, peak in peaks.items()}
     few, many = peaks.values()
     remark = f"With more samples: {many - few:+,.0f} MiB ({many / few - 1:+.1%})."
-    keep(benchmark, Table.of_rounds(title, measured, unit="MiB", baseline=next(iter(peaks)), remark=remark))
+    keep(benchmark, Table.of_rounds(title, measured, unit="MiB", remark=remark))
 
 
 def test_extract(benchmark, folder):
