@@ -159,6 +159,12 @@ def test_overlapping_spreads_are_not_marked():
     assert not difference.beyond
 
 
+def test_what_was_measured_once_has_no_spread_to_be_beyond():
+    runs = [results_of(Table.of_rounds("peak", {"few": [value]}, unit="MiB")) for value in (100.0, 200.0)]
+    (difference,) = compare(*runs).differences
+    assert (difference.change, difference.beyond) == (-0.5, False)
+
+
 def test_a_slower_machine_does_not_count_against_a_variant():
     slower = table_of(baseline=(2.0, 2.2, 2.4, 2.2), ours=(4.0, 4.4, 4.8, 4.4))
     baseline, ours = compare(results_of(table_of()), results_of(slower)).differences

@@ -12,7 +12,8 @@ from extractor.benchmarks.table import Range, Row
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """`old` and `new` are speeds relative to the baseline where both rows have one: a slower machine slows both.
-    Else they are the values themselves. `change`: 0.1 is 10% better. `beyond`: the quartiles do not overlap."""
+    Else they are the values themselves. `change`: 0.1 is 10% better. `beyond`: the quartiles do not overlap; never
+    so for what was measured once, which has no spread."""
 
     question: str
     title: str
@@ -69,7 +70,7 @@ def _difference(key: Key, old: tuple[Row, bool], new: tuple[Row, bool]) -> Diffe
         old=a,
         new=b,
         change=ratio - 1,
-        beyond=a.apart(b),
+        beyond=min(old_row.rounds, new_row.rounds) > 1 and a.apart(b),
     )
 
 
