@@ -61,10 +61,11 @@ def _timed(name: str) -> dict[str, Any]:
 
 
 def _architecture(name: str, folder: Path) -> dict[str, Any]:
-    compute = architectures.ARCHITECTURES[name].compute
+    compute, refused = architectures.ARCHITECTURES[name].compute, architectures.ARCHITECTURES[name].refused
     model = architectures.save(name, folder / "model")
     samples = make_samples(folder / "samples.parquet")
     options = {"samples": samples, "model": model, "compute_dtype": compute, "token_budget": 64}
+    options["allow_untested_engine"] = bool(refused)
     process = EngineProcess()
     try:
         # In the user's order with both ends, and EAGLE-3's own: 2, 3 and 4 stand for (2, n//2, n-3) of a deeper model.
@@ -73,7 +74,8 @@ def _architecture(name: str, folder: Path) -> dict[str, Any]:
     finally:
         process.restart()
     reference = Reference(model, compute)
-    return _result(summary, [compare(folder / store, reference) for store in ("ends", "eagle3")])
+    result = _result(summary, [compare(folder / store, reference) for store in ("ends", "eagle3")])
+    return {**result, "state": "refused", "reason": refused} if refused else result
 
 
 def _scheduling(name: str, folder: Path) -> dict[str, Any]:

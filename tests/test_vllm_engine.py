@@ -41,18 +41,46 @@ def test_however_it_schedules(process, llama, tmp_path, name):
     assert bool(summary.restarts) == ("preemption" in name)
 
 
-@pytest.mark.parametrize("name", ["deepseek-v3", "gemma-2"])
-def test_other_architectures(tmp_path, name):
-    """Latent attention with experts; a model that vLLM runs through transformers, in a process of its own."""
-    process = EngineProcess()
+@pytest.mark.parametrize("name", ["kimi-k2.5", "nemotron-h"])
+def test_other_architectures(process, tmp_path, name):
+    """Latent attention with experts inside a model that also sees; attention beside recurrent layers."""
     model = architectures.save(name, tmp_path / "model")
     samples = make_samples(tmp_path / "samples.parquet")
-    try:
-        process.extract(samples=samples, model=model, out=tmp_path / "store", layers="4,1,0", last=True)
-    finally:
-        process.restart()
+    process.extract(samples=samples, model=model, out=tmp_path / "store", layers="4,1,0", last=True)
     figures = compare(tmp_path / "store", Reference(model))
     assert figures.beyond == 0, figures.worst
+
+
+def test_a_second_engine_in_one_process_has_its_own_layers(tmp_path):
+    """Gemma-2 runs through vLLM's Transformers backend, which notes the layers to return in the model's class: 4 would
+    stay before 1."""
+    process = EngineProcess()
+    model = architectures.save("gemma-2", tmp_path / "model")
+    options = {"samples": make_samples(tmp_path / "samples.parquet"), "model": model}
+    try:
+        process.extract(out=tmp_path / "first", layers="4,2", **options)
+        process.extract(out=tmp_path / "second", layers="4,1,0", last=True, **options)
+    finally:
+        process.restart()
+    reference = Reference(model)
+    for store in ("first", "second"):
+        figures = compare(tmp_path / store, reference)
+        assert figures.beyond == 0, f"{store}: {figures.worst}"
+
+
+def test_requests_aborted_in_the_middle_leave_nothing_behind(process, llama, tmp_path):
+    model, reference = llama
+    lengths = (1, 2, 100, 128, 3, 50) * 20
+    samples = make_samples(tmp_path / "samples.parquet", lengths)
+    options = {"samples": samples, "model": model, "out": tmp_path / "store", "layers": "4,1,0", "last": True}
+    process.interrupt(token_budget=16, commit_seconds=0.1, **options)
+    sealed = len(Store.open(tmp_path / "store"))
+    assert 0 < sealed < len(lengths)
+    assert compare(tmp_path / "store", reference).beyond == 0
+    summary = process.extract(**options)
+    assert (summary.already_stored, summary.samples) == (sealed, len(lengths) - sealed)
+    figures = compare(tmp_path / "store", reference)
+    assert (figures.samples, figures.beyond) == (len(lengths), 0), figures.worst
 
 
 def test_saturated_values_are_counted_as_the_reference_counts_them(process, tmp_path):

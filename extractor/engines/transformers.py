@@ -44,6 +44,7 @@ class ResidualReader:
         if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
             # Gemma-2: PyTorch's fused attention, which transformers prefers, leaves the softcap out without a word.
             model.set_attn_implementation("eager")
+        _heed_time_step_limit(model)
         self._model = model.to(self.device).eval()
         self._layers = _decoder_layers(self._model, self.info.num_layers)
 
@@ -113,6 +114,14 @@ class TransformersEngine:
 def _experts(dtype: str) -> dict[str, str]:
     """PyTorch's grouped product, which transformers uses for experts, knows no float64."""
     return {"experts_implementation": "eager"} if dtype == "float64" else {}
+
+
+def _heed_time_step_limit(model: Any) -> None:
+    """Nemotron-H in transformers clips time steps at `time_step_min`, which is about initial weights, and has no use
+    for `time_step_limit`, the bounds that the model was trained with (transformers PR 48989)."""
+    for module in model.modules():
+        if type(module).__name__ == "NemotronHMamba2Mixer":
+            module.time_step_limit = tuple(map(float, model.config.time_step_limit))
 
 
 def _decoder_layers(model: torch.nn.Module, num_layers: int) -> torch.nn.ModuleList:
