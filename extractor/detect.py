@@ -28,7 +28,7 @@ from extractor.recent_rows import RecentRows
 JUMP_OCTAVES = 6.64
 # A lone outlier can't move the median of so many samples; a lasting change is reported for half of them.
 HISTORY = 15
-# Per layer, at 20 bytes each: about eight slots of 8,192 rows, because a stale row is a recent one.
+# Per layer, at 24 bytes each: about eight slots of 8,192 rows, because a stale row is a recent one.
 REMEMBERED_ROWS = 1 << 16
 
 _COUNTED = ("saturated", "inf", "nan")  # the first columns of counts

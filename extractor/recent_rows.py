@@ -26,14 +26,14 @@ class Match:
 
 
 class RecentRows:
-    """Fingerprints in a table of `size` places (a power of two); a new row displaces the old one of its place."""
+    """Fingerprints in a table of `size` places (a power of two); a new row displaces the old one of its place, and with
+    its last row a sample is forgotten: memory does not grow with the number of samples."""
 
     def __init__(self, size: int) -> None:
         self._prints = np.zeros(size, dtype=np.uint64)  # 0: empty
         self._tokens = np.zeros(size, dtype=np.int32)
         self._positions = np.zeros(size, dtype=np.int32)
-        self._samples = np.zeros(size, dtype=np.int32)
-        self._numbers: dict[str, int] = {}
+        self._samples = np.zeros(size, dtype=object)  # the ids themselves: a reference each, not a copy
 
     def enter(
         self, sample_id: str, positions: NDArray[np.int64], prints: NDArray[np.uint64], tokens: NDArray[np.int32]
@@ -47,7 +47,7 @@ class RecentRows:
         self._prints[places] = prints
         self._tokens[places] = tokens
         self._positions[places] = positions
-        self._samples[places] = self._numbers.setdefault(sample_id, len(self._numbers))
+        self._samples[places] = sample_id
         return earlier or self._match(places, prints, tokens)
 
     def _match(self, places: NDArray[np.intp], prints: NDArray[np.uint64], tokens: NDArray[np.int32]) -> Match | None:
@@ -55,5 +55,4 @@ class RecentRows:
         if not found.size:
             return None
         place = places[found[0]]
-        sample_id = list(self._numbers)[self._samples[place]]
-        return Match(int(found[0]), found.size, sample_id, int(self._positions[place]))
+        return Match(int(found[0]), found.size, self._samples[place], int(self._positions[place]))
