@@ -126,16 +126,35 @@ def test_rows_of_another_sample_are_reported(writer):
     assert found == [("repeated", "b", layer_id, 2, "the bits of sample 'a', token 0") for layer_id in (2, 5)]
 
 
-def test_overflow_error_names_the_place(writer):
+def _overflow(writer, rows, saturated):
+    """The message for `rows` [2, 2, 4] at positions 4 and 5 of sample a."""
     recorder = Recorder(writer, _job(overflow="error"))
     recorder.expect(_sample("a", 9))
     recorder.write(Chunk("a", 0, 0, 4), _rows(4), _counts())
+    with pytest.raises(EngineError, match="--dtype bfloat16") as caught:
+        recorder.write(Chunk("a", 4, 0, 2), rows, _counts(saturated, inf=int(np.isinf(rows).sum()), peak=8e4))
+    return str(caught.value)
+
+
+def test_overflow_error_names_the_place_and_the_value(writer):
     rows = _rows(2)
-    rows[1, 1, 3] = 65504
-    with pytest.raises(
-        EngineError, match=r"'a' token 5 layer 5 channel 3.*largest \|x\| there: 80000.*--dtype bfloat16"
-    ):
-        recorder.write(Chunk("a", 4, 0, 2), rows, _counts(saturated=1, peak=8e4))
+    rows[0, 1, 0] = np.inf  # not a saturated value
+    rows[1, 1, 3] = -65504
+    assert "'a' token 5 layer 5 channel 3 is -80000, beyond fp16's 65,504;" in _overflow(writer, rows, saturated=1)
+
+
+def test_overflow_error_of_several_values_claims_the_largest_for_none(writer):
+    rows = _rows(2)
+    rows[0, 1, 2] = rows[1, 1, 3] = 65504
+    said = _overflow(writer, rows, saturated=2)
+    assert "'a' token 4 layer 5 channel 2 is the first of 2 values of this layer in tokens 4 to 5 beyond" in said
+    assert "the largest |x| of them is 80000;" in said
+
+
+def test_overflow_error_does_not_choose_between_a_clipped_and_a_true_65504(writer):
+    rows = _rows(2)
+    rows[0, 1, 2] = rows[1, 1, 3] = 65504
+    assert "is the first of 1 values" in _overflow(writer, rows, saturated=1)
 
 
 def test_rows_of_another_request_are_noticed(writer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from extractor.samples import Sample
 from extractor.store import ShardWriter
 
 _SATURATED, _MAX_BITS = 0, 3  # columns of counts
+_FP16_LIMIT = 65504.0
 
 
 @dataclass(slots=True)
@@ -109,12 +111,20 @@ def _merge(total: np.ndarray, part: np.ndarray) -> None:
 
 
 def _overflow_message(chunk: Chunk, rows: np.ndarray, counts: np.ndarray, layer_ids: Sequence[int]) -> str:
+    """The first saturated element. What it was before rounding is known where it is the only one; of several only
+    their number and the largest |x| survive the conversion."""
     layer = int(np.flatnonzero(counts[:, _SATURATED])[0])
-    peak = float(counts[layer, _MAX_BITS].astype(np.uint32).view(np.float32))
-    limit = np.abs(rows[:, layer].astype(np.float32)) >= 65504
-    token, channel = (int(i[0]) for i in np.nonzero(limit))
-    return (
-        f"sample {chunk.sample_id!r} token {chunk.position + token} layer {layer_ids[layer]} channel {channel} exceeds "
-        f"fp16's 65,504 (largest |x| there: {peak:.6g}; {int(counts[layer, _SATURATED])} such values); store bf16 with "
-        "--dtype bfloat16, or allow saturation with --overflow saturate"
-    )
+    total, peak = int(counts[layer, _SATURATED]), float(counts[layer, _MAX_BITS].astype(np.uint32).view(np.float32))
+    values = rows[:, layer].astype(np.float32)
+    clipped = np.argwhere(np.abs(values) == _FP16_LIMIT)  # and values that are 65,504 by themselves
+    token, channel = (int(i) for i in clipped[0])
+    place = f"sample {chunk.sample_id!r} token {chunk.position + token} layer {layer_ids[layer]} channel {channel}"
+    if total == len(clipped) == 1:
+        fault = f"{place} is {math.copysign(peak, values[token, channel]):.6g}, beyond fp16's 65,504"
+    else:
+        last = chunk.position + chunk.count - 1
+        fault = (
+            f"{place} is the first of {total} values of this layer in tokens {chunk.position} to {last} beyond fp16's "
+            f"65,504; the largest |x| of them is {peak:.6g}"
+        )
+    return f"{fault}; store bf16 with --dtype bfloat16, or allow saturation with --overflow saturate"
