@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
+
+import architectures
 import numpy as np
 import pytest
 import torch
@@ -59,3 +63,20 @@ def test_rows_depend_on_the_whole_prefix(model_dir):
     a = reader.read(np.array([1, 2, 3]), [6])[0]
     b = reader.read(np.array([9, 2, 3]), [6])[0]
     assert not torch.allclose(a[2], b[2], rtol=1e-3)
+
+
+def test_nemotron_h_heeds_its_time_step_limit_alone(tmp_path):
+    """transformers 5.19 clips at `time_step_min`, which is about initial weights, and ignores `time_step_limit`."""
+    model = architectures.save("nemotron-h", tmp_path / "model")
+    file, ids = model / "config.json", np.arange(1, 40)
+
+    def read(**changed):
+        original = file.read_text()
+        file.write_text(json.dumps({**json.loads(original), **changed}))
+        (stream,) = ResidualReader(model, "float32").read(ids, [6])
+        file.write_text(original)
+        return stream
+
+    plain = read()
+    torch.testing.assert_close(read(time_step_min=0.5), plain, rtol=0, atol=0)
+    assert not torch.allclose(read(time_step_limit=[0.5, math.inf]), plain, rtol=0.01)
