@@ -2,7 +2,7 @@
 
     python tests/fidelity_matrix.py [NAME...]
 
-With names, only those cases run and the others keep their last figures. Takes about 40 minutes on two cores.
+With names, only those cases run and the others keep their last figures. Takes about 20 minutes on two cores.
 """
 
 from __future__ import annotations
