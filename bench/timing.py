@@ -81,11 +81,12 @@ def rotation(make: Callable[[], T], count: int) -> Iterator[T]:
 
 
 def pin_threads(count: int = 1) -> None:
-    """Compute threads of torch and Numba in this process, where they are loaded."""
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(count)
+    """Compute threads of torch and Numba in this process, where they are loaded. Numba first: its first call starts
+    OpenMP anew, with all cores, for torch too."""
     if "numba" in sys.modules:
         sys.modules["numba"].set_num_threads(min(count, sys.modules["numba"].config.NUMBA_NUM_THREADS))
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,11 @@ def checksum(data: bytes | memoryview | np.ndarray) -> int:
     return xxhash.xxh3_64_intdigest(data.data if isinstance(data, np.ndarray) else data)
 
 
+def running_checksum() -> xxhash.xxh3_64:
+    """The same for bytes that come in pieces: `update` with each, then `intdigest`."""
+    return xxhash.xxh3_64()
+
+
 def stats_from_counts(counts: np.ndarray) -> np.ndarray:
     """counts int64 [L, 4] (saturated, inf, nan, max |x| as fp32 bits) -> STATS [L]."""
     counts = np.asarray(counts, np.int64)

@@ -106,6 +106,26 @@ def test_flipped_bits_never_crash_a_reader_or_pass_for_data(path):
     assert outcomes == {"whole", "refused"}
 
 
+@pytest.mark.parametrize("table", [b"tiles", b"index"])
+def test_a_page_that_lost_entries_is_no_smaller_store(path, table):
+    """The main leaf without a table's name, and an index leaf whose number of entries says fewer."""
+    file = path / "shard-0000" / "data.mdb"
+    whole = bytearray(file.read_bytes())
+    assert outcome_of_reading(path) == "whole"
+    leaves = [at for at in range(0, len(whole), 4096) if struct.unpack_from("<H", whole, at + 10)[0] == 2]
+    damaged = 0
+    for at in leaves:
+        (lower,) = struct.unpack_from("<H", whole, at + 12)
+        if (table in whole[at : at + 4096]) if table == b"tiles" else lower > 18:
+            short = bytearray(whole)
+            struct.pack_into("<H", short, at + 12, lower - 2)
+            file.write_bytes(short)
+            outcome = outcome_of_reading(path)
+            assert outcome in ("whole", "refused")  # pages of older roots, or of another table, are never read
+            damaged += outcome == "refused"
+    assert damaged
+
+
 def outcome_of_reading(path):
     pid = os.fork()
     if pid == 0:

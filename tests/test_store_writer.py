@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from extractor.record import STATS
 from extractor.store import ShardWriter, Store, WriterOptions, prepare_store
 from extractor.store import codec as codecs
 from extractor.store.disk import network_kind
+from extractor.store.shard import Shard
 
 MANIFEST = a_manifest()
 
@@ -50,7 +52,9 @@ def test_any_order_of_calls(steps, lanes, codec):
                 if action == "rows":
                     written = sum(map(len, open_rows.setdefault(name, [])))
                     open_rows[name].append(source[number * 60 : number * 60 + size])
-                    writer.write_rows(name, written, open_rows[name][-1])
+                    lent = open_rows[name][-1].copy()
+                    writer.write_rows(name, written, lent)
+                    lent[:] = 0  # the caller's memory is its own again
                 elif action == "discard":
                     writer.discard(name)
                     open_rows.pop(name, None)
@@ -189,6 +193,36 @@ def test_the_report_says_what_the_writer_waited_for(tmp_path):
         assert writer.report.limit == "disk"
         assert writer.report.stall_seconds > 0.05
         del writer._lanes.lanes[0].shard.commit
+
+
+@pytest.mark.parametrize("codec", ["none", "shuffle-zstd"])
+def test_a_slow_lane_keeps_the_callers_rows_until_it_has_them(tmp_path, monkeypatch, codec):
+    manifest = a_manifest(codec=codec)
+    path = prepare_store(tmp_path / "s", manifest).path
+    put = Shard.put_tile
+    monkeypatch.setattr(Shard, "put_tile", lambda shard, value: (time.sleep(0.005), put(shard, value))[1])
+    rows = rows_of(0, 210, manifest)
+    with ShardWriter(path, run_id="r", writer=0, options=SMALL) as writer:
+        for start in range(0, 210, 70):
+            lent = rows[start : start + 70].copy()
+            writer.write_rows("a", start, lent)
+            lent[:] = 0
+        seal(writer, "a", rows)
+    assert_same_rows(Store.open(path, check=True)["a"].hidden_states, rows)
+
+
+def test_lanes_take_turns(tmp_path):
+    """A lane gets half a group of whole samples, commits it at once, and the next one goes on."""
+    path = prepare_store(tmp_path / "s", MANIFEST).path
+    options = replaced(SMALL, lanes=2, group_bytes=1 << 16, commit_seconds=60)
+    rows = rows_of(0, 60, MANIFEST)  # 11,520 bytes: three samples are more than half a group
+    with ShardWriter(path, run_id="r", writer=0, options=options) as writer:
+        for number in range(12):
+            writer.write_rows(f"s{number:02}", 0, rows)
+            seal(writer, f"s{number:02}", rows)
+    store = Store.open(path)
+    where = {name: store.place(row)[0] for row, name in enumerate(store)}
+    assert [where[f"s{number:02}"][-1] for number in range(12)] == list("000111000111")
 
 
 def test_the_seal_must_fit(tmp_path):

@@ -14,20 +14,20 @@ import numpy as np
 
 from extractor.record import TILE, Seal, checksum
 from extractor.store.shard import Shard
-from extractor.store.tiles import BufferPool
 
 Payload = np.ndarray | bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredRows:
-    """A tile on its way: `count` rows from `position` on; `payload` are their stored bytes, or will be."""
+    """A tile on its way: `count` rows from `position` on; `payload` are their stored bytes, or will be; `release` is
+    called once these are no longer needed."""
 
     position: int
     count: int
     raw_bytes: int
     payload: Payload | Future[Payload]
-    buffer: np.ndarray
+    release: Callable[[], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -62,31 +62,24 @@ class LaneTimes:
 class Lane:
     """All calls return at once; what fails in the thread is kept in `failure` and everything after it is dropped."""
 
-    def __init__(self, shard: Shard, pool: BufferPool, group_bytes: int, commit_seconds: float) -> None:
+    def __init__(self, shard: Shard, group_bytes: int, commit_seconds: float) -> None:
         self.shard = shard
         self.times = LaneTimes()
         self.failure: BaseException | None = None
         self.assigned_bytes = 0
+        self.given_bytes = 0  # since the last end_group
         self.samples = 0
-        self._pool = pool
         self._group_bytes = group_bytes
         self._commit_seconds = commit_seconds
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._pending = 0  # bytes
-        self._pending_guard = threading.Lock()
         self._deadline: float | None = None
         self._thread = threading.Thread(target=self._run, name=f"store-{shard.path.name}", daemon=True)
         self._thread.start()
 
-    @property
-    def pending_bytes(self) -> int:
-        """Tile bytes handed in and not yet in a group."""
-        return self._pending
-
     def write(self, sample: LaneSample, rows: StoredRows) -> None:
-        """Store a tile; its buffer goes back to the pool when the bytes are no longer needed."""
+        """Store a tile."""
         self.assigned_bytes += rows.raw_bytes
-        self._add_pending(rows.raw_bytes)
+        self.given_bytes += rows.raw_bytes
         self._queue.put(lambda: self._write(sample, rows))
 
     def seal(self, sample: LaneSample, seal: Seal) -> None:
@@ -95,6 +88,11 @@ class Lane:
 
     def discard(self, sample: LaneSample) -> None:
         self._queue.put(lambda: self._discard(sample))
+
+    def end_group(self) -> None:
+        """Commit what was handed in, now, while other lanes are filled."""
+        self.given_bytes = 0
+        self._queue.put(self._commit_early)
 
     def flush(self) -> threading.Event:
         """Set when all that was handed in before is durable, or the lane has failed."""
@@ -133,8 +131,7 @@ class Lane:
             if self.failure is None:
                 self._put(sample, rows, self._encoded(rows.payload))
         finally:
-            self._add_pending(-rows.raw_bytes)
-            self._pool.give(rows.buffer)
+            rows.release()
 
     def _put(self, sample: LaneSample, rows: StoredRows, stored: Payload) -> None:
         if self.shard.group_bytes and self.shard.group_bytes + len(stored) > self._group_bytes:
@@ -175,13 +172,13 @@ class Lane:
         self.shard.commit()
         self.times.committing += time.perf_counter() - start
 
+    def _commit_early(self) -> None:
+        if self.failure is None:
+            self._commit()
+
     def _commit_durably(self) -> None:
         if self.failure is not None:
             return
         self._commit()
         self.shard.sync()
         self.times.durable = self.times.sealed
-
-    def _add_pending(self, size: int) -> None:
-        with self._pending_guard:
-            self._pending += size

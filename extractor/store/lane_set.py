@@ -1,5 +1,5 @@
-"""The lanes of one writer. While one waits for the disk in a commit, another copies the next group; a lane whose shard
-has reached its size limit gets no new samples and closes after its last."""
+"""The lanes of one writer, filled in turn: while one waits for the disk in a commit, another takes the next samples. A
+lane whose shard has reached its size limit gets no new samples and closes after its last."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from extractor.store.lane import Lane
 
 
 class LaneSet:
-    """Lanes are made when the ones there are busy, so a small run writes a single shard."""
+    """Lanes are made when their turn comes, so a small run writes a single shard."""
 
-    def __init__(self, make: Callable[[], Lane], count: int, shard_bytes: int, busy_bytes: int) -> None:
+    def __init__(self, make: Callable[[], Lane], count: int, shard_bytes: int, turn_bytes: int) -> None:
+        """`turn_bytes`: how much a lane gets before it commits and the next one has its turn."""
         self._make = make
         self._count = count
         self._shard_bytes = shard_bytes
-        self._busy_bytes = busy_bytes
-        self._active: list[Lane] = []
+        self._turn_bytes = turn_bytes
+        self._active: list[Lane] = []  # the first one has its turn
         self._draining: list[Lane] = []
         self._closed: list[Lane] = []
 
@@ -26,14 +27,17 @@ class LaneSet:
         return [*self._active, *self._draining, *self._closed]
 
     def assign(self) -> Lane:
-        """The lane for a new sample: the one with the least to do."""
+        """The lane for a new sample."""
         self._retire_full()
-        lane = min(self._active, key=lambda lane: lane.pending_bytes, default=None)
-        if lane is None or (lane.pending_bytes > self._busy_bytes and len(self._active) < self._count):
-            lane = self._make()
-            self._active.append(lane)
-        lane.samples += 1
-        return lane
+        if self._active and self._active[0].given_bytes >= self._turn_bytes:
+            self._active[0].end_group()
+            self._active.append(self._active.pop(0))
+            if len(self._active) < self._count:
+                self._active.insert(0, self._make())
+        if not self._active:
+            self._active.append(self._make())
+        self._active[0].samples += 1
+        return self._active[0]
 
     def finished(self, lane: Lane) -> None:
         """One sample of `lane` was sealed or discarded."""

@@ -14,7 +14,7 @@ _MIB = 1 << 20
 class WriterOptions:
     """Sizes in bytes. Memory: `buffer_bytes` plus `group_bytes` for each of `lanes`, whatever the samples' length."""
 
-    tile_bytes: int = 16 * _MIB
+    tile_bytes: int = 4 * _MIB  # small enough to be still in the cache when it is copied and its checksum is taken
     group_bytes: int = 64 * _MIB
     commit_seconds: float = 10.0
     buffer_bytes: int = 128 * _MIB

@@ -10,7 +10,7 @@ import numpy as np
 
 from extractor.errors import CorruptError, UsageError
 from extractor.manifest import Manifest
-from extractor.record import Seal, checksum
+from extractor.record import Seal, running_checksum
 from extractor.store.codec import Codec, Raw
 from extractor.store.shard_file import ShardFile
 
@@ -91,8 +91,12 @@ class StoredSample:
             raise CorruptError(
                 f"{self._where(tile)} has {stored.size} bytes of rows, {tile['stored_bytes']} are stored"
             )
-        self._shard.read_value(stored, int(tile["offset"]))
-        if self._check and checksum(stored) != int(tile["checksum"]):
+        if not self._check:
+            self._shard.read_value(stored, int(tile["offset"]))
+            return
+        digest = running_checksum()
+        self._shard.read_value(stored, int(tile["offset"]), digest.update)
+        if digest.intdigest() != int(tile["checksum"]):
             raise CorruptError(f"{self._where(tile)} does not match its checksum; run `extractor verify --repair`")
 
     def _where(self, tile: np.ndarray) -> str:

@@ -11,6 +11,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from extractor.store.layout import DATA_FILE, LOCK_FILE
 from extractor.store.tree import OVERFLOW, PAGE_HEADER, Tree
 
 _ATTEMPTS = 8  # at listing a shard that is being written
+_PIECE_BYTES = 512 << 10  # half of a usual core's own cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +84,7 @@ class ShardFile:
             ids=b"".join(block[1] for block in blocks),
             page_bytes=tree.page_bytes,
             data_bytes=tree.data_bytes,
-            tile_pages=tree.tables[b"tiles"].value_pages,
+            tile_pages=tree.table(b"tiles").value_pages,
         )
 
     def seal(self, offset: int, size: int) -> Seal:
@@ -91,15 +93,27 @@ class ShardFile:
         self.read_part(data, offset)
         return decode_seal(data.data, f"the seal at byte {offset} of {self.file}")
 
-    def read_value(self, out: np.ndarray, offset: int) -> None:
-        """Fill out uint8 [n] with the whole value at `offset`; its page header is checked on the way."""
+    def read_value(self, out: np.ndarray, offset: int, look_at: Callable[[memoryview], object] | None = None) -> None:
+        """Fill out uint8 [n] with the whole value at `offset`; its page header is checked on the way. `look_at` gets
+        the bytes in order, piece by piece, while they are in the cache."""
         header = bytearray(PAGE_HEADER.size)
-        self._read([header, out.data], offset - PAGE_HEADER.size, out.size + PAGE_HEADER.size)
+        piece = out[: out.size if look_at is None else _PIECE_BYTES]
+        self._read([header, piece.data], offset - PAGE_HEADER.size, piece.size + PAGE_HEADER.size)
+        self._check_header(header, out.size, offset)
+        if look_at is None:
+            return
+        look_at(piece.data)
+        for start in range(piece.size, out.size, _PIECE_BYTES):
+            piece = out[start : start + _PIECE_BYTES]
+            self.read_part(piece, offset + start)
+            look_at(piece.data)
+
+    def _check_header(self, header: bytearray, size: int, offset: int) -> None:
         number, _, flags, pages = PAGE_HEADER.unpack(header)
         place = number * self.page_bytes + PAGE_HEADER.size
-        if place != offset or flags != OVERFLOW or pages < pages_of(out.size, self.page_bytes):
+        if place != offset or flags != OVERFLOW or pages < pages_of(size, self.page_bytes):
             raise CorruptError(
-                f"byte {offset} of {self.file} does not hold a value of {out.size:,} bytes; the file is damaged or was "
+                f"byte {offset} of {self.file} does not hold a value of {size:,} bytes; the file is damaged or was "
                 "rewritten by another tool; run `extractor verify`"
             )
 

@@ -1,9 +1,10 @@
-"""Rows of one sample -> tiles, through buffers that are reused. A buffer is the only copy between ring and LMDB."""
+"""Rows of one sample -> tiles: the caller's own bytes where enough rows come at once, else gathered in buffers."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +38,27 @@ class BufferPool:
         with self._returned:
             self._free.append(buffer)
             self._returned.notify()
+
+
+class Loans:
+    """Tiles whose bytes stay the caller's. `wait` returns when all have been given back."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._returned = threading.Semaphore(0)
+
+    def lend(self) -> Callable[[], None]:
+        """One more; returns what gives it back, from any thread."""
+        self._count += 1
+        return self._returned.release
+
+    def wait(self) -> float:
+        """Seconds waited."""
+        start = time.perf_counter()
+        for _ in range(self._count):
+            self._returned.acquire()
+        self._count = 0
+        return time.perf_counter() - start
 
 
 @dataclass(slots=True, eq=False)

@@ -66,19 +66,25 @@ class Tree:
                 "or run `extractor verify --repair`"
             )
         main = _table(newest[5])
-        self.tables = {key: _table(value) for key, value in self._entries(main.root, _TABLE)}
+        self._tables = {key: _table(value) for key, value in self._entries(main.root, _TABLE)}
 
     def is_current(self) -> bool:
         """Whether no page read so far can have been reused since."""
         newest = max(int(self._root(n, self.page_bytes)[7]) for n in (0, 1))
         return newest <= self._transaction + 1
 
-    def values(self, table: bytes) -> Iterator[bytes]:
+    def table(self, name: bytes) -> Table:
+        if name not in self._tables:
+            raise self._damaged(f"no table {name.decode()!r}")
+        return self._tables[name]
+
+    def values(self, name: bytes) -> list[bytes]:
         """The values of a named table, in the order of its keys."""
-        if table not in self.tables:
-            raise self._damaged(f"no table {table.decode()!r}")
-        for _, value in self._entries(self.tables[table].root, 0):
-            yield value
+        table = self.table(name)
+        values = [value for _, value in self._entries(table.root, 0)]
+        if len(values) != table.entries:  # a page that has lost some looks like a smaller one
+            raise self._damaged(f"{len(values)} entries in the table {name.decode()!r} of {table.entries}")
+        return values
 
     def _entries(self, root: int, wanted_flag: int) -> Iterator[tuple[bytes, bytes]]:
         """(key, value) of every leaf node below `root` that has the flag."""

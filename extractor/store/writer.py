@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +10,15 @@ from extractor.errors import StoreError
 from extractor.manifest import Manifest
 from extractor.record import TILE, Seal
 from extractor.store.checks import check_coverage, check_seal, row_bytes, rows_per_tile
-from extractor.store.codec import codec
 from extractor.store.heap import keep_large_blocks
-from extractor.store.lane import Lane, LaneSample, StoredRows
+from extractor.store.lane import Lane, LaneSample
 from extractor.store.lane_set import LaneSet
 from extractor.store.lock import WriterLock
 from extractor.store.open_sample import OpenSample
 from extractor.store.options import WriterOptions, WriterReport
 from extractor.store.sample import StoredSample
 from extractor.store.shard import Shard
-from extractor.store.tiles import BufferPool, OpenTile
+from extractor.store.tiler import Tiler
 
 
 class ShardWriter:
@@ -41,18 +39,15 @@ class ShardWriter:
         self._options = options or WriterOptions()
         self._manifest = Manifest.load(self._path)
         self._row_bytes = self._manifest.row_bytes
-        self._codec = codec(self._manifest.codec)
         tile_rows = rows_per_tile(self._options.tile_bytes, self._row_bytes)
+        buffers = max(4, self._options.buffer_bytes // self._options.tile_bytes)
+        self._tiler = Tiler(self._manifest.codec, self._options.codec_threads, tile_rows, self._row_bytes, buffers)
         self._lock = WriterLock(self._path, run_id, writer)
         keep_large_blocks()
         self._owner: dict[str, str | int] = {"run_id": run_id, "writer": writer}
         self._map_bytes = 2 * min(expected_bytes or self._options.shard_bytes, self._options.shard_bytes)
-        compresses = self._manifest.codec != "none"
-        self._workers = ThreadPoolExecutor(self._options.codec_threads, "store-codec") if compresses else None
-        tiles = max(4, self._options.buffer_bytes // self._options.tile_bytes)
-        self._pool = BufferPool(tiles, tile_rows * self._row_bytes)
         self._lanes = LaneSet(
-            self._new_lane, self._options.lanes, self._options.shard_bytes, 2 * self._options.tile_bytes
+            self._new_lane, self._options.lanes, self._options.shard_bytes, self._options.group_bytes // 2
         )
         self._open: dict[str, OpenSample] = {}
         self._closed = False
@@ -69,13 +64,13 @@ class ShardWriter:
     @property
     def report(self) -> WriterReport:
         """Counts and times so far."""
-        return WriterReport.of(self._lanes.lanes, self._pool.stall_seconds)
+        return WriterReport.of(self._lanes.lanes, self._tiler.stall_seconds)
 
     def write_rows(self, sample_id: str, position: int, rows: np.ndarray) -> None:
         """Keep `rows` [r, L, H] (the store's dtype, or uint16 bits) as rows position .. position + r - 1 of the sample.
 
-        The rows are copied before this returns. Raises StoreError for another shape or dtype, and DiskFullError or
-        StoreError for what the disk reported since the last call.
+        The rows are no longer needed when this returns. Raises StoreError for another shape or dtype, and DiskFullError
+        or StoreError for what the disk reported since the last call.
         """
         self._check_usable()
         data = row_bytes(rows, self._manifest, sample_id)
@@ -83,20 +78,14 @@ class ShardWriter:
             return
         sample = self._open.get(sample_id) or self._start(sample_id)
         sample.cover(position, position + len(data))
-        done = 0
-        while done < len(data):
-            tile = self._tile_at(sample, position + done)
-            done += tile.append(data[done:])
-            if tile.is_full:
-                self._hand_over(sample)
+        self._tiler.add(sample, position, data)
 
     def discard(self, sample_id: str) -> None:
         """Forget the sample's rows so far; it starts again from row 0. Unknown samples are no error."""
         sample = self._open.pop(sample_id, None)
         if sample is None:
             return
-        if sample.tile is not None:
-            self._pool.give(sample.tile.buffer)
+        self._tiler.drop(sample)
         sample.lane.discard(sample.stored)
         self._lanes.finished(sample.lane)
 
@@ -111,8 +100,7 @@ class ShardWriter:
         check_coverage(sample_id, sample.spans if sample else [], len(token_ids))
         check_seal(sample_id, token_ids, loss_mask, stats, self._manifest)
         assert sample is not None
-        if sample.tile is not None:
-            self._hand_over(sample)
+        self._tiler.finish(sample)
         sample.lane.seal(
             sample.stored,
             Seal(
@@ -131,11 +119,7 @@ class ShardWriter:
         """Store and seal a sample of another shard of the same store as it is, tile by tile."""
         self._check_usable()
         lane = self._lanes.assign()
-        target = LaneSample(sample.sample_id)
-        for tile, stored in sample.stored_tiles():
-            turn = self._pool.take()  # bounds what is on its way; the bytes have memory of their own
-            rows = int(tile["rows"])
-            lane.write(target, StoredRows(int(tile["position"]), rows, rows * self._row_bytes, stored, turn))
+        target = self._tiler.copy(sample, lane)
         lane.seal(target, sample.seal)
         self._lanes.finished(lane)
 
@@ -159,35 +143,12 @@ class ShardWriter:
     def _new_lane(self) -> Lane:
         group_bytes = self._options.group_bytes
         shard = Shard.create(self._path, self._manifest, self._owner, max(self._map_bytes, 1 << 20), group_bytes)
-        return Lane(shard, self._pool, group_bytes, self._options.commit_seconds)
+        return Lane(shard, group_bytes, self._options.commit_seconds)
 
     def _start(self, sample_id: str) -> OpenSample:
         sample = OpenSample(sample_id, self._lanes.assign(), LaneSample(sample_id))
         self._open[sample_id] = sample
         return sample
-
-    def _tile_at(self, sample: OpenSample, position: int) -> OpenTile:
-        """The sample's open tile when `position` continues it, else a new one."""
-        if sample.tile is not None and sample.tile.end != position:
-            self._hand_over(sample)
-        if sample.tile is None:
-            self._leave_buffers_to_the_lanes()
-            sample.tile = OpenTile(self._pool.take(), self._row_bytes, position)
-        return sample.tile
-
-    def _leave_buffers_to_the_lanes(self) -> None:
-        """Hand over the fullest open tile, early, where open tiles hold half of all buffers: a wait for one more could
-        last for ever."""
-        filling = [sample for sample in self._open.values() if sample.tile is not None]
-        if len(filling) >= self._pool.count // 2:
-            self._hand_over(max(filling, key=lambda sample: sample.tile.rows if sample.tile else 0))
-
-    def _hand_over(self, sample: OpenSample) -> None:
-        tile = sample.tile
-        assert tile is not None
-        sample.tile = None
-        payload = tile.filled if self._workers is None else self._workers.submit(self._codec.encode, tile.filled)
-        sample.lane.write(sample.stored, StoredRows(tile.position, tile.rows, tile.filled.size, payload, tile.buffer))
 
     def _shut(self) -> None:
         if self._closed:
@@ -195,6 +156,5 @@ class ShardWriter:
         self._closed = True
         self._open.clear()
         self._lanes.close()
-        if self._workers is not None:
-            self._workers.shutdown()
+        self._tiler.close()
         self._lock.release()
