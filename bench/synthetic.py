@@ -6,7 +6,6 @@ them, so that the detectors look at them and find nothing.
 
 from __future__ import annotations
 
-import gc
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,9 +98,8 @@ class Run:
         assert not self.status["findings"], self.status["findings"]
 
     def release(self) -> None:
-        """Give the ring back. A session is in reference cycles: rings of many rounds would lie side by side."""
+        """Give the ring back, so that rings of many rounds do not lie side by side."""
         self._session = None
-        gc.collect()
 
     def stored_bytes(self) -> int:
         return sum(file.stat().st_size for file in self._folder.glob("shard-*/*"))

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from extractor.errors import EngineError
 
@@ -82,7 +82,10 @@ class Ring(Generic[Content]):
             self._closed = True
             self._changed.notify_all()
         self._thread.join(timeout_seconds)
-        return not self._thread.is_alive()
+        if self._thread.is_alive():
+            return False
+        self._ready = self._write = _at_rest  # no longer methods of the owner, whose memory would wait for a collection
+        return True
 
     def _stall(self) -> None:
         started = time.perf_counter()
@@ -131,3 +134,7 @@ class Ring(Generic[Content]):
             self._free.append(slot)
             self._unwritten -= 1
             self._changed.notify_all()
+
+
+def _at_rest(*_: object) -> NoReturn:
+    raise EngineError("the capture ring is closed; its thread has ended")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -44,6 +46,22 @@ def fill(capture: Capture, sink: Recorder) -> list[torch.Tensor]:
         capture.step(layers, STEP)
     assert sink.entered.wait(WAIT)
     return layers
+
+
+def test_a_closed_capture_gives_its_memory_back_without_a_collection() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        capture = open_capture(Recorder())
+        capture.step(layer_tensors(4), STEP)
+        capture.drain()
+        slot = weakref.ref(capture._transfer.slots[0].buffer)
+        assert capture.close()
+        assert capture.close(), "again"
+        del capture
+        assert slot() is None
+    finally:
+        gc.enable()
 
 
 def run_steps(capture: Capture, layers: list[torch.Tensor]) -> None:

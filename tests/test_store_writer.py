@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -223,6 +225,21 @@ def test_lanes_take_turns(tmp_path):
     store = Store.open(path)
     where = {name: store.place(row)[0] for row, name in enumerate(store)}
     assert [where[f"s{number:02}"][-1] for number in range(12)] == list("000111000111")
+
+
+def test_a_closed_writer_gives_its_buffers_back_without_a_collection(tmp_path):
+    path = prepare_store(tmp_path / "s", MANIFEST).path
+    gc.collect()
+    gc.disable()
+    try:
+        writer = ShardWriter(path, run_id="r", writer=0, options=SMALL)
+        writer.write_rows("a", 0, rows_of(0, 1, MANIFEST))
+        writer.close()
+        gone = weakref.ref(writer)
+        del writer
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_the_seal_must_fit(tmp_path):

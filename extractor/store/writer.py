@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -44,10 +45,13 @@ class ShardWriter:
         self._tiler = Tiler(self._manifest.codec, self._options.codec_threads, tile_rows, self._row_bytes, buffers)
         self._lock = WriterLock(self._path, run_id, writer)
         keep_large_blocks()
-        self._owner: dict[str, str | int] = {"run_id": run_id, "writer": writer}
-        self._map_bytes = 2 * min(expected_bytes or self._options.shard_bytes, self._options.shard_bytes)
+        owner: dict[str, str | int] = {"run_id": run_id, "writer": writer}
+        map_bytes = 2 * min(expected_bytes or self._options.shard_bytes, self._options.shard_bytes)
         self._lanes = LaneSet(
-            self._new_lane, self._options.lanes, self._options.shard_bytes, self._options.group_bytes // 2
+            partial(_new_lane, self._path, self._manifest, owner, max(map_bytes, 1 << 20), self._options),
+            self._options.lanes,
+            self._options.shard_bytes,
+            self._options.group_bytes // 2,
         )
         self._open: dict[str, OpenSample] = {}
         self._closed = False
@@ -140,11 +144,6 @@ class ShardWriter:
             raise StoreError(f"the writer of {self._path} is closed; open a new one")
         self._lanes.raise_failure()
 
-    def _new_lane(self) -> Lane:
-        group_bytes = self._options.group_bytes
-        shard = Shard.create(self._path, self._manifest, self._owner, max(self._map_bytes, 1 << 20), group_bytes)
-        return Lane(shard, group_bytes, self._options.commit_seconds)
-
     def _start(self, sample_id: str) -> OpenSample:
         sample = OpenSample(sample_id, self._lanes.assign(), LaneSample(sample_id))
         self._open[sample_id] = sample
@@ -158,3 +157,10 @@ class ShardWriter:
         self._lanes.close()
         self._tiler.close()
         self._lock.release()
+
+
+def _new_lane(
+    path: Path, manifest: Manifest, owner: dict[str, str | int], map_bytes: int, options: WriterOptions
+) -> Lane:
+    shard = Shard.create(path, manifest, owner, map_bytes, options.group_bytes)
+    return Lane(shard, options.group_bytes, options.commit_seconds)
