@@ -15,8 +15,8 @@ from extractor.manifest import NAME
 from extractor.store_users import users
 
 # Of one sample beside its tiles' bytes: a seal (5 bytes a token, 512 of its own) and a page of rounding for it and for
-# each tile (4 MiB, or the half of one at the end of what a step brings). Real stores stay below it by less than 0.3% for
-# samples of 100 rows and more.
+# each tile (4 MiB, or the half of one at the end of what a step brings). Real stores stay below it by less than 0.3%
+# for samples of 100 rows and more.
 _SEAL_BYTES_PER_TOKEN = 5
 _SEAL_BYTES = 512
 _PAGE_BYTES = 4096
