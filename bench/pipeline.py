@@ -3,7 +3,7 @@
     pytest bench/pipeline.py -s
 
 Rows of Kimi-K2.5's shape, 43,008 bytes a token, with the defaults of `extract`: detectors on, checksums, durable at the
-end. A round begins with an empty store and an open session (allocated once a run) and ends after the last fsync.
+end. A round begins with an open session whose shards exist (paid once a run) and ends after the last fsync.
 On disk the ceiling is one sequential write of the same bytes with one fsync; on tmpfs, where no disk limits, it is a
 memcpy into memory that was touched before.
 """
@@ -75,7 +75,7 @@ def pipeline(folder: Path, codec: str = "none") -> Variant:
 
     def extra() -> dict[str, float]:
         split = {name: round(run.status[f"{name}_seconds"], 3) for name in ("gather", "stalled", "write")}
-        return {"stored/payload": round(run.stored_bytes() / LOAD.nbytes, 3), **{f"{k} s": v for k, v in split.items()}}
+        return {"stored/payload": round(run.stored_share(), 3), **{f"{k} s": v for k, v in split.items()}}
 
     note = "last round: gather and stall on the engine's thread, write on the writer's (with detectors)"
     return Variant(run.write, note, before, run.release, extra)

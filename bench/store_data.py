@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+from settings import size
 
 from extractor.layers import CONVENTION
 from extractor.manifest import Manifest
@@ -54,8 +55,14 @@ class StoreWriter:
         self.path = path
         self._sample = sample
         self._tokens, self._stats = np.zeros(len(sample), np.int32), np.zeros(LAYERS, STATS)
-        self._writer = ShardWriter(path, run_id="r", writer=0, options=WriterOptions(**options))
+        self._options = WriterOptions(**options)
+        self._writer = ShardWriter(path, run_id="r", writer=0, options=self._options)
         self._written = 0
+
+    def start(self) -> None:
+        """A turn of each lane: makes the shards and touches the memory, which a run pays for once."""
+        turn = -(-self._options.group_bytes // 2 // self._sample.nbytes)
+        self.write(size(self._options.lanes * turn, toy=1))
 
     def write(self, count: int) -> None:
         for _ in range(count):

@@ -2,12 +2,12 @@
 
     python -m pytest -s bench/store_write.py
 
-A round writes 384 MB and ends when they are durable: `flush` of a store whose writer is open (the memory that it uses
-was touched in the round before, as in a run), or the last fsync of files one a sample, which are synced every 64 MB, as
-often as the store commits. The baseline is one sequential write of the same bytes to a new file with one fsync. On
-tmpfs there is memcpy into fresh memory too, which a write there is at least. Samples are [T, 3, 7168] fp16 states with
-bf16 precision. vLLM's hidden-states connector writes one safetensors file a sample; it needs a GPU, so that its write
-path is what can be timed here.
+A round writes 384 MB and ends when they are durable: `flush` of a store whose writer is open (its shards exist and its
+memory was touched, as in a run after its first second), or the last fsync of files one a sample, which are synced every
+64 MB. The baseline is one sequential write of the same bytes to a new file with one fsync. On tmpfs there is memcpy
+into fresh memory too, which a write there is at least. Samples are [T, 3, 7168] fp16 states with bf16 precision. vLLM's
+hidden-states connector writes one safetensors file a sample; it needs a GPU, so that its write path is what can be
+timed here.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ def store(folder: Path, sample: np.ndarray, count: int, codec: str = "none", **o
             sizes.append(writers.pop().close())
         emptied(folder)
         writers.append(StoreWriter(folder / "store", sample, codec, **options))
+        writers[0].start()
 
     def extra() -> dict[str, float]:
         return {"stored/payload": round(writers.pop().close(), 4)}
 
     return Variant(
-        lambda: writers[0].write(count), "checksums, sealed samples, durable every 256 MB", before, extra=extra
+        lambda: writers[0].write(count), "checksums, sealed samples, durable every 32 MB", before, extra=extra
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from settings import size
 from store_data import HIDDEN, LAYERS, ROW_BYTES, manifest, states
 from torch import Tensor
 
@@ -20,9 +21,11 @@ from extractor.config import Config
 from extractor.engines.job import Job
 from extractor.engines.session import Session
 from extractor.samples import Sample
-from extractor.store import prepare_store
+from extractor.store import WriterOptions, prepare_store
 
 DISTINCT_ROWS = 64  # store_data.states repeats after so many
+LANES = WriterOptions().lanes
+START_TOKENS = size(WriterOptions().group_bytes // 2 // ROW_BYTES + 1, toy=8)
 DEFAULTS = {name: item.default for name, item in Config.__dataclass_fields__.items()}
 
 
@@ -55,7 +58,7 @@ class Run:
         self, folder: Path, load: Load, steps: list[list[Tensor]], *, codec: str = "none", rank: int = 0
     ) -> None:
         self._folder, self._load, self._steps, self._codec, self._rank = folder, load, steps, codec, rank
-        self._tokens = (np.arange(load.tokens) % DISTINCT_ROWS).astype(np.int32)
+        self._turn = 0
         self.status: dict[str, float] = {}
         self._session: Session | None = None
 
@@ -80,26 +83,39 @@ class Run:
             commit_seconds=DEFAULTS["commit_seconds"],
         )
         self._session = Session(job, self._rank, torch.device("cpu"))
+        self._start(self._session)
 
     def write(self) -> None:
-        load, mask, session = self._load, np.ones(self._load.tokens, np.uint8), self._session
+        session = self._session
         assert session is not None, "open first"
-        turn = 0
-        for number in range(load.samples):
-            sample_id = f"{self._rank}-{number}"
-            session.expect(Sample(sample_id, self._tokens, mask))
-            for position in range(0, load.tokens, load.step_rows):
-                count = min(load.step_rows, load.tokens - position)
-                chunk = Chunk(sample_id, position, 0, count)
-                session.step(self._steps[turn % len(self._steps)], [chunk])
-                turn += 1
-        self.status = session.finish()
-        assert self.status["tokens"] == load.samples * load.tokens
-        assert not self.status["findings"], self.status["findings"]
+        started = session.status()
+        for number in range(self._load.samples):
+            self._put(session, f"{self._rank}-{number}", self._load.tokens)
+        status = session.finish()
+        assert not status["findings"], status["findings"]
+        self.status = {name: value - started[name] for name, value in status.items() if name != "findings"}
+        assert self.status["tokens"] == self._load.samples * self._load.tokens
+
+    def _start(self, session: Session) -> None:
+        """A turn of each of the writer's lanes: makes the shards, with their dozen of syncs, and touches the memory."""
+        for number in range(LANES):
+            self._put(session, f"{self._rank}-start-{number}", START_TOKENS)
+        session._capture.drain()
+        session._writer.flush()
+
+    def _put(self, session: Session, sample_id: str, tokens: int) -> None:
+        ids = (np.arange(tokens) % DISTINCT_ROWS).astype(np.int32)
+        session.expect(Sample(sample_id, ids, np.ones(tokens, np.uint8)))
+        for position in range(0, tokens, self._load.step_rows):
+            self._turn += 1
+            chunk = Chunk(sample_id, position, 0, min(self._load.step_rows, tokens - position))
+            session.step(self._steps[self._turn % len(self._steps)], [chunk])
 
     def release(self) -> None:
         """Give the ring back, so that rings of many rounds do not lie side by side."""
         self._session = None
 
-    def stored_bytes(self) -> int:
-        return sum(file.stat().st_size for file in self._folder.glob("shard-*/*"))
+    def stored_share(self) -> float:
+        """Bytes of the shards / those of all rows."""
+        payload = self._load.nbytes + LANES * START_TOKENS * ROW_BYTES
+        return sum(file.stat().st_size for file in self._folder.glob("shard-*/*")) / payload
