@@ -13,7 +13,7 @@ from extractor.engines.job import Engine, Job, Progress
 from extractor.engines.load import engine_class
 from extractor.errors import EngineError
 from extractor.interrupts import stop_on_interrupt
-from extractor.job_setup import check_input, make_job, make_manifest
+from extractor.job_setup import check_input, disk_bytes, make_job, make_manifest
 from extractor.layers import resolve_layers
 from extractor.manifest import Manifest
 from extractor.samples import Sample, SamplesFile
@@ -40,7 +40,7 @@ def extract(
     if not todo:
         return nothing_to_do(config.out, len(samples))
     job = make_job(config, info, layer_ids, todo)
-    require_room(config.out, job.expected_bytes, config.force)
+    require_room(config.out, disk_bytes(job, len(todo)), config.force)
     store = prepare_store(config.out, manifest)
     already = len(samples) - len(todo)
     (store.path / "runs").mkdir(exist_ok=True)
@@ -82,10 +82,11 @@ def _run(
     report: Callable[[Progress, int, int], None] | None,
 ) -> Summary:
     total_tokens = job.expected_bytes // job.row_bytes
+    need = disk_bytes(job, len(todo))
     watch = RoomWatch(config.out)
 
     def tell(progress: Progress) -> None:
-        watch.check(job.expected_bytes - progress.tokens * job.row_bytes)
+        watch.check(need * (total_tokens - progress.tokens) // total_tokens)
         if report is not None:
             report(progress, len(todo), total_tokens)
 

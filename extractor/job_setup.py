@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import secrets
 from datetime import UTC, datetime
+from pathlib import Path
 
 from extractor import __version__
 from extractor.config import Config
+from extractor.disk import store_bytes
 from extractor.engines.engine_args import arguments_that_change_values, parse_engine_args
 from extractor.engines.job import Job
 from extractor.engines.load import engine_version
@@ -16,6 +18,7 @@ from extractor.layers import CONVENTION
 from extractor.manifest import Manifest, Option
 from extractor.model_info import ModelInfo
 from extractor.samples import SamplesFile
+from extractor.store import Store
 
 
 def check_input(config: Config) -> tuple[ModelInfo, SamplesFile]:
@@ -65,6 +68,22 @@ def _compute_dtype(config: Config, info: ModelInfo) -> str:
     import torch
 
     return info.dtype if torch.cuda.is_available() else "float32"
+
+
+def disk_bytes(job: Job, samples: int) -> int:
+    """An upper bound of what the job's `samples` samples will occupy. A codec counts where the store already shows what
+    it saves on this model's states."""
+    coded = round(job.expected_bytes * _coded_share(job.store))
+    return store_bytes(samples, job.expected_bytes // job.row_bytes, coded)
+
+
+def _coded_share(out: Path) -> float:
+    """Stored bytes of the rows in a store / what they are without its codec; 1 where there are none yet."""
+    if not out.exists():
+        return 1.0
+    store = Store.quietly(out)
+    raw = int(store.lengths.sum()) * store.manifest.row_bytes
+    return int(store.stored_bytes.sum()) / raw if raw else 1.0
 
 
 def make_job(config: Config, info: ModelInfo, layer_ids: tuple[int, ...], todo: set[str]) -> Job:

@@ -150,9 +150,9 @@ def test_extract_checks_the_room_before_and_while_it_runs(tmp_path, monkeypatch)
     write_samples(tmp_path / "samples.parquet", [{"sample_id": "a", "input_ids": [1, 2, 3, 4]}])
     config = Config(samples=tmp_path / "samples.parquet", model=model, out=tmp_path / "store", engine="transformers")
     monkeypatch.setattr(disk, "free_bytes", lambda _: 10)
-    with pytest.raises(DiskFullError, match=r"needs 1,536 bytes .* has 10 bytes free"):
+    with pytest.raises(DiskFullError, match=r"needs 10,260 bytes .* has 10 bytes free"):
         extract(config)
     assert not config.out.exists()
-    with pytest.warns(UserWarning, match=r"still needs 1,536 bytes .* only 10 bytes .* are free now"):
+    with pytest.warns(UserWarning, match=r"still needs 10,260 bytes .* only 10 bytes .* are free now"):
         extract(replace(config, force=True))
     assert list(Store.open(config.out)) == ["a"]

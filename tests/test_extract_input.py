@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from extractor.cli import main
 from extractor.extraction import extract
+from extractor.job_setup import check_input, disk_bytes, make_job
 from extractor.samples import write_samples
 from extractor.store import Store
 
@@ -157,9 +158,23 @@ def test_not_enough_disk(samples, model, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("extractor.disk.disk_space", lambda path: tiny)
     code, error = _extract(capsys, samples, model, tmp_path / "store")
     assert code == 1
-    assert f"needs {13 * 3 * 64 * 2:,} bytes" in _one_line(error)
+    seals, pages = 2 * 512 + 13 * 5, (2 + 2) * 4096  # a page for each tile and each seal
+    assert f"needs {13 * 3 * 64 * 2 + seals + pages:,} bytes" in _one_line(error)
     assert "10 bytes free" in _one_line(error)
     assert not (tmp_path / "store").exists()
+
+
+def test_a_run_that_continues_counts_what_its_codec_saves(model, tmp_path):
+    out, samples = tmp_path / "store", write_random_samples(tmp_path / "samples.parquet", [40, 40], seed=0)
+    settings = config(model, samples, out, layers="1,2,3", last=False, codec="shuffle-zstd")
+    info, file = check_input(settings)
+    job = make_job(settings, info, (1, 2, 3), set(file.sample_ids))
+    pages = 2 * 512 + 80 * 5 + 4 * 4096
+    assert disk_bytes(job, 2) == 80 * 384 + pages
+    extract(settings)
+    stored = int(Store.open(out).stored_bytes.sum())
+    assert stored < 0.97 * 80 * 384
+    assert disk_bytes(job, 2) == stored + pages
 
 
 def test_force_overrides_the_disk_check(samples, model, tmp_path, capsys, monkeypatch):

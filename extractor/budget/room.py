@@ -9,18 +9,10 @@ from pathlib import Path
 from extractor.budget.geometry import Geometry
 from extractor.budget.stores import FoundStore, Nearby, look_at, superseded
 from extractor.budget.verdict import Verdict, judge
-from extractor.disk import DiskSpace, disk_space
+from extractor.disk import DiskSpace, disk_space, store_bytes
 from extractor.errors import StoreError
 from extractor.manifest import NAME
 from extractor.store_users import users
-
-# Of one sample beside its tiles' bytes: a seal (5 bytes a token, 512 of its own) and a page of rounding for it and for
-# each tile (4 MiB, or the half of one at the end of what a step brings). Real stores stay below it by less than 0.3%
-# for samples of 100 rows and more.
-_SEAL_BYTES_PER_TOKEN = 5
-_SEAL_BYTES = 512
-_PAGE_BYTES = 4096
-_TILE_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +26,7 @@ class Job:
     @property
     def disk_bytes(self) -> int:
         """An upper bound of what the store will occupy."""
-        tiles = self.size_bytes // _TILE_BYTES + self.samples
-        records = self.samples * _SEAL_BYTES + self.tokens * _SEAL_BYTES_PER_TOKEN
-        return self.size_bytes + records + (tiles + self.samples) * _PAGE_BYTES if self.samples else 0
+        return store_bytes(self.samples, self.tokens, self.size_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

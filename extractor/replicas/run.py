@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from extractor.config import Config
 from extractor.disk import require_room
 from extractor.errors import ClusterError
-from extractor.job_setup import check_input, make_job, make_manifest
+from extractor.job_setup import check_input, disk_bytes, make_job, make_manifest
 from extractor.layers import resolve_layers
 from extractor.manifest import Manifest
 from extractor.model_info import ModelInfo
@@ -46,7 +46,7 @@ def extract_on_replicas(config: Config, options: ReplicaOptions, show: Show | No
             return nothing_to_do(config.out, len(samples))
         job = make_job(config, info, layer_ids, todo)
         if not options.shard_dir:
-            require_room(config.out, job.expected_bytes, config.force)
+            require_room(config.out, disk_bytes(job, len(todo)), config.force)
         return run_job(config, options, share, job, samples, todo, show)
 
 
