@@ -172,6 +172,14 @@ def test_a_damaged_chunk_is_an_error_and_no_crash(damage):
         codecs.codec("shuffle-zstd").decode_into(np.frombuffer(damage, np.uint8), np.empty(64, np.uint8), "the tile")
 
 
+def test_the_codec_lets_other_threads_run():
+    import blosc2
+
+    blosc2.set_releasegil(False)
+    codecs.codec("shuffle-zstd")
+    assert blosc2.set_releasegil(True), "the setting before this call"
+
+
 def test_a_missing_codec_library_is_named(monkeypatch, tmp_path):
     prepare_store(tmp_path / "s", a_manifest(codec="shuffle-zstd"))
     monkeypatch.setitem(sys.modules, "blosc2", None)

@@ -41,6 +41,8 @@ class ShuffleZstd:
             raise StoreError(
                 "codec shuffle-zstd needs the package blosc2, which can't be imported; pip install blosc2"
             ) from error
+        # Off by default there: several threads would take turns, and the engine's thread would wait for each tile.
+        blosc2.set_releasegil(True)
         self._blosc2 = blosc2
 
     def encode(self, raw: np.ndarray) -> bytes:
