@@ -13,7 +13,7 @@ from extractor.budget.plot import draw_costs, require_plot
 from extractor.budget.rates import Rate, parse_baseline, parse_rate
 from extractor.budget.replicas import of_all, replica_plan
 from extractor.budget.report import Plan
-from extractor.budget.room import Job, RoomReport, room_report
+from extractor.budget.room import Job, RoomReport, require_same_samples, room_report
 from extractor.budget.rows import Price, ScenarioRow, cap_rows, histogram, scenario_rows, source_rows, total_row
 from extractor.budget.run_records import rate_like
 from extractor.budget.scenarios import Choice, Corpus, find_source, heavy_sources, scenarios
@@ -83,6 +83,8 @@ def plan(config: PlanConfig, extract: Extract | None = None) -> Plan:
     nearby = nearby_stores(config.out, config.look)
     ratio = codec_ratio(config.like, nearby.stores, sizes)
     sources = find_sources(config.data)
+    if config.out and not (config.drop or config.take or config.max_length):
+        require_same_samples(config.out, [file for source in sources for file in source.files], samples_files(sources))
     tally = read_sources(sources)
     corpus = tally.lengths()
     chosen = _choice(config, corpus)

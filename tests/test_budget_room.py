@@ -28,6 +28,7 @@ from extractor.cli import main
 from extractor.errors import InputError, StoreError
 from extractor.planning import PlanConfig, plan
 from extractor.record import STATS
+from extractor.samples import SamplesFile, write_samples
 from extractor.store import ShardWriter, Store, prepare_store
 from extractor.store_files import MANIFEST_REMOVING
 
@@ -255,6 +256,18 @@ def test_a_store_of_other_layers_at_out_is_refused(tmp_path):
     a_store(tmp_path / "out", {"a": 3})
     with pytest.raises(StoreError, match=r"holds layers \[2, 3, 5, 6\] .* this plan is for layers \[2, 3\]"):
         report(tmp_path / "out", Job(samples=1, tokens=3, size_bytes=9), tmp_path, replace(SIZES, layer_ids=(2, 3)))
+
+
+def test_a_store_of_other_samples_at_out_is_refused(tmp_path):
+    for name in ("one", "other"):
+        write_samples(tmp_path / f"{name}.parquet", [{"sample_id": name, "input_ids": [1, 2, 3]}])
+    one, other = (SamplesFile(tmp_path / f"{name}.parquet") for name in ("one", "other"))
+    a_store(tmp_path / "out", {"one": 3}, samples_hash=one.content_hash())
+    config = PlanConfig(data=(one.path,), hidden_size=16, num_layers=6, layers="2,3,5", last=True, out=tmp_path / "out")
+    assert plan(config).room.stored_samples == 1
+    with pytest.raises(StoreError, match=f"hash {one.content_hash()}, .*other.parquet has {other.content_hash()}"):
+        plan(replace(config, data=(other.path,)))
+    assert plan(replace(config, data=(other.path,), max_length=2)).room.stored_samples == 1, "no samples file yet"
 
 
 def test_something_else_at_out_is_refused(tmp_path):

@@ -11,7 +11,8 @@ from extractor.budget.stores import FoundStore, Nearby, look_at, superseded
 from extractor.budget.verdict import Verdict, judge
 from extractor.disk import DiskSpace, disk_space, store_bytes
 from extractor.errors import StoreError
-from extractor.manifest import NAME
+from extractor.manifest import NAME, Manifest
+from extractor.samples import SamplesFile
 from extractor.store_users import users
 
 
@@ -85,6 +86,19 @@ def room_report(out: Path, job: Job, nearby: Nearby, sizes: Geometry) -> RoomRep
         stores=tuple(rows),
         searched_all=nearby.searched_all,
     )
+
+
+def require_same_samples(out: Path, files: Sequence[Path], samples_files: Sequence[Path]) -> None:
+    """Raise StoreError where the plan is for one samples file, as it is, and the store at `out` was made of another:
+    `extract` would refuse it."""
+    if len(files) != 1 or len(samples_files) != 1 or not (out / NAME).exists():
+        return
+    ours, theirs = SamplesFile(samples_files[0]).content_hash(), Manifest.load(out).samples_hash
+    if ours != theirs:
+        raise StoreError(
+            f"{out} was made of samples with the hash {theirs}, {samples_files[0]} has {ours}; `extract` would refuse "
+            "it; plan for the store's own samples or another --out"
+        )
 
 
 def stored_at(out: Path) -> FoundStore | None:
