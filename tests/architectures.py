@@ -51,6 +51,14 @@ _LATENT = {
     "moe_intermediate_size": 32,
     "first_k_dense_replace": 1,
 }
+_MAMBA_2 = {
+    **_HEADS,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 32,
+    "ssm_state_size": 16,
+    "n_groups": 2,
+    "chunk_size": 16,
+}
 
 
 @dataclass(frozen=True)
@@ -200,14 +208,18 @@ ARCHITECTURES = {
         Architecture(
             "nemotron-h",
             "NemotronHConfig",
+            {**_MAMBA_2, "layers_block_type": ["mamba", "mlp", "attention", "mamba", "mlp", "attention"]},
+        ),
+        Architecture(
+            "nemotron-h with experts",
+            "NemotronHConfig",
             {
-                **_HEADS,
-                "layers_block_type": ["mamba", "mlp", "attention", "mamba", "mlp", "attention"],
-                "mamba_num_heads": 4,
-                "mamba_head_dim": 32,
-                "ssm_state_size": 16,
-                "n_groups": 2,
-                "chunk_size": 16,
+                **_MAMBA_2,
+                "layers_block_type": ["mamba", "moe", "attention", "mamba", "moe", "attention"],
+                "n_routed_experts": 8,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 32,
+                "moe_shared_expert_intermediate_size": 64,
             },
         ),
     )

@@ -37,7 +37,8 @@ _CAUSES = """
   Mamba 2 scan lies 1.2e-4 from the recurrence written out, vLLM's CPU kernel 2.5e-7. Cause: transformers 5.19 clips
   time steps at `time_step_min` (0.001), which is about initial weights, and ignores the model's own `time_step_limit`
   ([0, inf]; transformers PR 48989 proposes the same change). The reference and `--engine transformers` heed the limit.
-  vLLM has [0, inf] in its code, so a model with other limits is refused. The variant with experts needs a GPU.
+  vLLM has [0, inf] in its code, so a model with other limits is refused; so is the variant with experts,
+  which vLLM's CPU build can't run.
 * **Kimi-K2.5.** The tiny model did not load because its config had the class name that transformers writes
   (`Kimi_K25ForConditionalGeneration`); vLLM has code under the published one (`KimiK25ForConditionalGeneration`) and
   took the other for a model it does not know. No image processor is needed: the engine is set up for text alone.

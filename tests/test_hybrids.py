@@ -64,10 +64,19 @@ def test_models_without_recurrent_layers_are_not_asked(process, tmp_path):
     assert process.call(_resolve, _options(tmp_path, "llama")) == ("LlamaForCausalLM", False)
 
 
-@pytest.mark.parametrize("limit", [(0.001, math.inf), (0.0, 0.1)])
-def test_time_steps_that_vllm_does_not_bound_are_refused(process, tmp_path, limit):
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"time_step_limit": [0.001, math.inf]}, r"time_step_limit \[0\.001, inf\], but vLLM computes with \[0, inf\]"),
+        ({"time_step_limit": [0.0, 0.1]}, r"time_step_limit \[0\.0, 0\.1\], but vLLM computes with \[0, inf\]"),
+        ({"layers_block_type": ["mamba", "moe", "attention"]}, "its experts were not verified"),
+        ({"layers_block_type": None, "hybrid_override_pattern": "ME*"}, "its experts were not verified"),
+    ],
+)
+def test_what_was_not_verified_of_a_verified_hybrid_is_refused(process, tmp_path, changed, said):
     options = _options(tmp_path, "nemotron-h")
     file = options["model"] / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "time_step_limit": list(limit)}))
-    with pytest.raises(EngineError, match=r"time_step_limit \[0\.\d+, .*vLLM computes with \[0, inf\]"):
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
+    with pytest.raises(EngineError, match=said):
         process.call(_resolve, options)
+    assert process.call(_resolve, {**options, "allow_untested_engine": True}) == ("NemotronHForCausalLM", True)

@@ -83,18 +83,23 @@ _VERIFIED_HYBRIDS = ("NemotronHForCausalLM",)
 
 def _require_verified(model: Any) -> None:
     """Raise EngineError unless hybrid `model` (a vLLM ModelConfig) is known to come out right."""
-    instead = "use --engine transformers, or pass --allow-untested-engine and verify the store with --reference"
-    if model.architecture not in _VERIFIED_HYBRIDS:
+    fault = _not_verified(model.architecture, model.hf_text_config)
+    if fault:
         raise EngineError(
-            f"{model.architecture} mixes attention with recurrent layers, and its states from this vLLM were not "
-            f"verified (docs/fidelity.md); verified: {', '.join(_VERIFIED_HYBRIDS)}; {instead}"
+            f"{model.architecture} mixes attention with recurrent layers, and {fault} (docs/fidelity.md); use --engine "
+            "transformers, or pass --allow-untested-engine and verify the store with --reference"
         )
-    limit = tuple(map(float, getattr(model.hf_text_config, "time_step_limit", None) or (0.0, math.inf)))
-    if limit != (0.0, math.inf):  # vLLM's Mamba 2 layers have these bounds in their code
-        raise EngineError(
-            f"{model.architecture} with time_step_limit {list(limit)}: vLLM computes with [0, inf] whatever the config "
-            f"says; {instead}"
-        )
+
+
+def _not_verified(architecture: str, text: Any) -> str:
+    if architecture not in _VERIFIED_HYBRIDS:
+        return f"its states from this vLLM were not verified; verified: {', '.join(_VERIFIED_HYBRIDS)}"
+    if "moe" in (getattr(text, "layers_block_type", None) or ()):
+        return "its experts were not verified: vLLM's CPU build can't run them"
+    limit = [float(bound) for bound in getattr(text, "time_step_limit", None) or (0.0, math.inf)]
+    if limit != [0.0, math.inf]:  # vLLM's Mamba 2 layers have these bounds in their code
+        return f"has time_step_limit {limit}, but vLLM computes with [0, inf] whatever the config says"
+    return ""
 
 
 def _has_aux_support(created: Any) -> bool:
