@@ -18,6 +18,7 @@ from extractor.layers import resolve_layers
 from extractor.manifest import Manifest
 from extractor.samples import Sample, SamplesFile
 from extractor.store import Store, prepare_store
+from extractor.store.lock import RunLock
 from extractor.store.parts import require_all_here
 from extractor.summary import Summary, nothing_to_do, summarize, write_run_record
 
@@ -43,12 +44,13 @@ def extract(
     require_room(config.out, disk_bytes(job, len(todo)), config.force)
     store = prepare_store(config.out, manifest)
     already = len(samples) - len(todo)
-    (store.path / "runs").mkdir(exist_ok=True)
-    engine = engine_class(config.engine)(config, int(samples.lengths.max()))
-    try:
-        return _run(engine, config, job, samples, todo, already, report)
-    finally:
-        engine.close()
+    with RunLock(store.path, shared=share[1] > 1):
+        (store.path / "runs").mkdir(exist_ok=True)
+        engine = engine_class(config.engine)(config, int(samples.lengths.max()))
+        try:
+            return _run(engine, config, job, samples, todo, already, report)
+        finally:
+            engine.close()
 
 
 def _remaining(samples: SamplesFile, out: Path, manifest: Manifest) -> set[str]:

@@ -19,6 +19,7 @@ from extractor.manifest import Manifest, Option
 from extractor.model_info import ModelInfo
 from extractor.samples import SamplesFile
 from extractor.store import Store
+from extractor.weights import weights_hash
 
 
 def check_input(config: Config) -> tuple[ModelInfo, SamplesFile]:
@@ -57,7 +58,11 @@ def make_manifest(config: Config, info: ModelInfo, layer_ids: tuple[int, ...], s
 
 
 def _options(config: Config, info: ModelInfo) -> dict[str, Option]:
-    options: dict[str, Option] = {"overflow": config.overflow, "compute_dtype": _compute_dtype(config, info)}
+    options: dict[str, Option] = {
+        "overflow": config.overflow,
+        "compute_dtype": _compute_dtype(config, info),
+        "model_weights_hash": weights_hash(info.path),
+    }
     engine_args = arguments_that_change_values(parse_engine_args(config.engine_args))
     return {**options, "engine_args": json.dumps(engine_args)} if engine_args else options
 

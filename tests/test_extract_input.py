@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,10 +16,13 @@ from models import save_tiny_llama
 from safetensors.torch import load_file, save_file
 
 from extractor.cli import main
+from extractor.engines.transformers import TransformersEngine
+from extractor.errors import EngineError
 from extractor.extraction import extract
 from extractor.job_setup import check_input, disk_bytes, make_job
 from extractor.samples import write_samples
 from extractor.store import Store
+from extractor.store.lock import RunLock
 
 
 @pytest.fixture(scope="module")
@@ -222,3 +227,64 @@ def test_success_prints_one_json_document(samples, model, tmp_path, capsys):
     assert summary["samples"] == 2
     assert summary["tokens"] == 13
     assert summary["bytes"] == 13 * 3 * 64 * 2
+
+
+def test_other_weights_under_the_same_name_are_refused(samples, tmp_path, capsys):
+    """A checkpoint that was overwritten in place: one matrix in the middle of the file, all sizes as before."""
+    model = save_tiny_llama(tmp_path / "model", max_positions=64)
+    out = tmp_path / "store"
+    assert _extract(capsys, samples, model, out)[0] == 0
+    before = store_bits(out)
+    weights = load_file(model / "model.safetensors")
+    weights["model.layers.3.mlp.down_proj.weight"] *= 100
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    more = write_random_samples(tmp_path / "samples.parquet", [4, 9, 5])
+    code, error = _extract(capsys, more, model, out)
+    assert code == 1
+    assert "model_weights_hash" in error
+    assert store_bits(out) == before
+
+
+def test_a_start_that_failed_does_not_block_the_corrected_one(samples, model, tmp_path, capsys, monkeypatch):
+    def fails(*_):
+        raise EngineError("no such engine argument; correct it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TransformersEngine, "__init__", fails)
+        assert _extract(capsys, samples, model, tmp_path / "store", "--overflow", "error")[0] == 1
+    code, error = _extract(capsys, samples, model, tmp_path / "store")
+    assert code == 0, error
+    assert Store.open(tmp_path / "store").manifest.options["overflow"] == "saturate"
+
+
+def test_a_second_run_at_the_same_time_is_refused(samples, model, tmp_path, capsys, monkeypatch):
+    """Also while the first one still loads its model, and not by a rank that the first one forked."""
+    out = tmp_path / "store"
+    answers = []
+    run = TransformersEngine.run
+
+    def run_with_a_rival(self, *args):
+        if not answers:
+            answers.append(_extract(capsys, samples, model, out))
+        return run(self, *args)
+
+    monkeypatch.setattr(TransformersEngine, "run", run_with_a_rival)
+    extract(config(model, samples, out, layers="1,2,3", last=False, canary=0))
+    code, error = answers[0]
+    assert code == 1
+    assert f"is being filled by process {os.getpid()}" in error
+    assert len(Store.open(out)) == 2
+    with RunLock(out, shared=True), RunLock(out, shared=True):
+        pass
+    holder = RunLock(out, shared=False)
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(tell, b"forked")
+        time.sleep(60)
+        os._exit(0)
+    assert os.read(told, 6)
+    holder.__exit__()
+    with RunLock(out, shared=False):
+        os.kill(child, 9)
+    os.waitpid(child, 0)

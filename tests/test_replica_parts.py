@@ -23,7 +23,7 @@ from extractor.replicas.canary import Canary
 from extractor.replicas.inbox import Inbox
 from extractor.replicas.member import Member, speed_share
 from extractor.replicas.messages import Delivery, Failure, NodeReport, Task
-from extractor.replicas.node import check_node, inspect_node, remove_tokens, require_answer, versions, weights_hash
+from extractor.replicas.node import check_node, inspect_node, remove_tokens, require_answer, versions
 from extractor.replicas.options import ReplicaOptions
 from extractor.replicas.replica import Replica
 from extractor.replicas.run import extract_on_replicas
@@ -32,6 +32,7 @@ from extractor.replicas.source import SampleSource
 from extractor.samples import SamplesFile
 from extractor.store import Store, prepare_store
 from extractor.store.parts import first_shard_number
+from extractor.weights import weights_hash
 
 LAYERS = "1,3,5"
 

@@ -8,6 +8,7 @@ from store_samples import SMALL, a_manifest, assert_same_rows, rows_of, seal, wr
 
 from extractor.errors import FingerprintError, StoreError, UsageError
 from extractor.store import ShardWriter, Store, prepare_store
+from extractor.store.lock import RunLock
 
 
 @pytest.mark.parametrize("codec", ["none", "shuffle-zstd"])
@@ -132,7 +133,15 @@ def test_wrong_rows_are_refused(writer, store):
         writer.write_rows("x", 0, np.zeros((4, 2, 32), np.float16))
 
 
+def test_a_store_that_never_got_a_shard_takes_the_next_configuration(store):
+    prepare_store(store.path, a_manifest(samples_hash="s1"))
+    assert Store.open(store.path).manifest.samples_hash == "s1"
+    with RunLock(store.path, shared=False), pytest.raises(FingerprintError, match="samples_hash"):
+        prepare_store(store.path, a_manifest(samples_hash="s2"))
+
+
 def test_another_configuration_is_refused_by_field(store):
+    write_samples(store.path, {"a": rows_of(0, 5, store.manifest)})
     other = a_manifest(layer_ids=(2, 3, 4), samples_hash="s1", options={"overflow": "error"}, created="later")
     before = sorted(p.name for p in store.path.iterdir())
     with pytest.raises(FingerprintError) as info:

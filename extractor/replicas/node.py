@@ -15,10 +15,9 @@ from extractor.engines.load import engine_version
 from extractor.errors import ClusterError, ExtractorError
 from extractor.model_info import ModelInfo
 from extractor.replicas.messages import NodeReport
+from extractor.weights import weights_hash
 
 CLOCK_TOLERANCE_SECONDS = 30.0
-_EDGE_BYTES = 1 << 20
-_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
 
 def versions(config: Config) -> dict[str, str]:
@@ -32,19 +31,6 @@ def versions(config: Config) -> dict[str, str]:
         "tokenizer": info.tokenizer_hash,
         "model weights": weights_hash(config.model),
     }
-
-
-def weights_hash(model: Path) -> str:
-    """Of the weight files' names, sizes, and first and last MiB: all of a terabyte would take longer than the job."""
-    digest = hashlib.sha256()
-    for file in sorted(path for pattern in _WEIGHTS for path in model.glob(pattern)):
-        size = file.stat().st_size
-        digest.update(f"{file.name}\0{size}\0".encode())
-        with file.open("rb") as handle:
-            digest.update(handle.read(_EDGE_BYTES))
-            handle.seek(max(0, size - _EDGE_BYTES))
-            digest.update(handle.read(_EDGE_BYTES))
-    return digest.hexdigest()[:16]
 
 
 def inspect_node(config: Config, node_id: str, token: Path | None, shard_dir: str) -> NodeReport:

@@ -17,6 +17,7 @@ from extractor.model_info import ModelInfo
 from extractor.replicas.options import ReplicaOptions
 from extractor.samples import SamplesFile
 from extractor.store import prepare_store
+from extractor.store.lock import RunLock
 from extractor.summary import Summary, nothing_to_do
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def extract_on_replicas(config: Config, options: ReplicaOptions, show: Show | No
         job = make_job(config, info, layer_ids, todo)
         if not options.shard_dir:
             require_room(config.out, disk_bytes(job, len(todo)), config.force)
-        return run_job(config, options, share, job, samples, todo, show)
+        with RunLock(config.out, shared=False):
+            return run_job(config, options, share, job, samples, todo, show)
 
 
 def require_ray() -> None:

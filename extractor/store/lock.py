@@ -1,4 +1,4 @@
-"""One writer per run and rank: a lock file that names its holder."""
+"""One run per store, and one writer per run and rank: lock files that name their holders."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from extractor.errors import StoreError
 
 _PREFIX = ".writer-"
+_run_locks: set[int] = set()  # descriptors that this process holds
+_RUN = _PREFIX + "run-0"  # named as writers are, so that all who look for these find a run before its writers start
 
 
 class WriterLock:
@@ -34,6 +36,40 @@ class WriterLock:
     def release(self) -> None:
         self._path.unlink(missing_ok=True)
         os.close(self._fd)
+
+
+class RunLock:
+    """Held by whoever fills a store, from before the model is loaded on: two runs would both compute everything."""
+
+    def __init__(self, store: Path, *, shared: bool) -> None:
+        """`shared`: with other processes that do other parts. Raises StoreError with the holder's process id."""
+        self._fd = os.open(store / _RUN, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if not _try_lock(self._fd, shared=shared):
+            holder = _holder(self._fd)
+            os.close(self._fd)
+            raise StoreError(
+                f"{store} is being filled by process {holder}; a second run would compute everything again; wait for "
+                "it, or stop it and run the same command again"
+            )
+        _run_locks.add(self._fd)
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+
+    def __enter__(self) -> RunLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _run_locks.discard(self._fd)
+        os.close(self._fd)  # the file stays: removing it would let a second process lock a name that is gone
+
+
+def _leave_to_the_parent() -> None:
+    """An engine's forked ranks outlive a killed parent for a while; the lock shall not."""
+    while _run_locks:
+        os.close(_run_locks.pop())
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 def live_writers(store: Path) -> list[str]:

@@ -11,6 +11,9 @@ from pathlib import Path
 from extractor.errors import StoreError
 from extractor.manifest import NAME, Manifest
 from extractor.store.disk import network_kind, sync_folder, write_atomically
+from extractor.store.layout import shards
+from extractor.store.lock import live_writers
+from extractor.store.parts import parts
 from extractor.store.reader import Store
 
 
@@ -18,13 +21,16 @@ def prepare_store(path: Path | str, manifest: Manifest) -> Store:
     """Create the store at `path`, or open the one there to resume it.
 
     Raises StoreError when the folder holds something else or a shard can't be opened, FingerprintError when the store
-    was written by another configuration. Nothing that is already there is touched.
+    was written by another configuration. Nothing that is already there is touched, but for the manifest of a store
+    that never got a shard: a run that could not start shall not stand in the way of the corrected one.
     """
     path = Path(path)
     if not (path / NAME).exists():
         _create(path, manifest)
-    else:
+    elif shards(path) or parts(path) or live_writers(path):
         Manifest.load(path).require_same(manifest, path)
+    elif Manifest.load(path).differences(manifest):
+        write_atomically(path / NAME, manifest.to_json())
     _warn_of_network(path)
     store = Store.quietly(path)
     for problem in store.problems.values():
