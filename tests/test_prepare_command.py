@@ -7,6 +7,8 @@ import errno
 import io
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from rich.console import Console
 
 from extractor.cli import main
 from extractor.errors import UsageError
-from extractor.prepare import PrepareOptions
+from extractor.prepare import PrepareOptions, options
 from extractor.prepare.show import show
 
 
@@ -53,7 +55,7 @@ def test_rejects_give_exit_code_3_and_json(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--max-length", "-1"], 2, "--max-length got -1; allowed are values from 1"),
+        (["--max-length", "-1"], 2, "--max-length got -1; allowed are values from 1, or 0: no cap"),
         (["--overlong", "cut"], 2, "--overlong got 'cut'; allowed are truncate, drop, error"),
         (["--train-on", "prompt"], 2, "--train-on got 'prompt'; allowed are response, thinking, tool"),
         (["--train-on", ","], 2, "--train-on is empty"),
@@ -132,9 +134,9 @@ def test_defaults_of_command_and_call_are_one(data: Path, tiny_tokenizer_dir: Pa
     parser = argparse.ArgumentParser()
     prepare_command.add_arguments(parser)
     args = parser.parse_args([str(data), "--tokenizer", str(tiny_tokenizer_dir), "--out", "o"])
-    options = prepare_command.options(args)
+    parsed = prepare_command.options(args)
     defaults = {f.name: f.default for f in dataclasses.fields(PrepareOptions) if f.default is not dataclasses.MISSING}
-    given = {name: getattr(options, name) for name in defaults if name != "progress"}
+    given = {name: getattr(parsed, name) for name in defaults if name != "progress"}
     given["train_on"] = tuple(sorted(given["train_on"]))
     assert given == {name: value for name, value in defaults.items() if name != "progress"}
 
@@ -144,3 +146,95 @@ def test_options_refuse_nonsense(data: Path, tiny_tokenizer_dir: Path) -> None:
         PrepareOptions(data=(), tokenizer=tiny_tokenizer_dir, out=data)
     with pytest.raises(UsageError, match="--workers got -1"):
         PrepareOptions(data=("x",), tokenizer=tiny_tokenizer_dir, out=data, workers=-1)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("place", ["spill.Buckets.append", "merge.Merger.write", "run.write_json", "run.replace_all"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full"), OSError(errno.EFBIG, "large")])
+def test_a_run_that_fails_leaves_the_earlier_files(
+    tmp_path: Path,
+    data: Path,
+    tiny_tokenizer_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    error: BaseException,
+) -> None:
+    arguments = ("--tokenizer", tiny_tokenizer_dir, "--out", tmp_path / "out")
+    assert command(data, *arguments) == 0
+    before = files(tmp_path / "out")
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"extractor.prepare.{place}", fail)
+        more = write_jsonl(tmp_path / "more.jsonl", [chat("new", "data")])
+        assert command(more, *arguments) == (130 if isinstance(error, KeyboardInterrupt) else 1)
+    assert files(tmp_path / "out") == before
+    assert command(more, *arguments) == 0
+    assert files(tmp_path / "out")["samples.parquet"] != before["samples.parquet"]
+
+
+def test_a_limit_on_file_sizes_is_named(tmp_path: Path, data: Path, tiny_tokenizer_dir: Path) -> None:
+    """In a process of its own: the limit holds for all of it."""
+    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)); "
+    limited += "from extractor.cli import main; sys.exit(main(sys.argv[1:]))"
+    arguments = ["prepare", str(data), "--tokenizer", str(tiny_tokenizer_dir), "--out", str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-B", "-c", limited, *arguments], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "larger than this process may write; raise the limit (`ulimit -f`)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_input_that_cannot_be_read_is_not_blamed_on_out(
+    tmp_path: Path, data: Path, tiny_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch
+) -> None:
+    def forbidden(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(data))
+
+    monkeypatch.setattr("extractor.prepare.run._bucket_count", forbidden)
+    assert command(data, "--tokenizer", tiny_tokenizer_dir, "--out", tmp_path / "out") == 1
+    assert f"{data} can't be read (Permission denied)" in capsys.readouterr().err
+
+
+def test_ids_without_a_mask_are_counted_and_said(
+    tmp_path: Path, tiny_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [{"input_ids": [5, 6, 7]}, {"input_ids": [5, 6, 8]}, {"input_ids": [5, 6], "loss_mask": [0, 1]}]
+    ids = write_jsonl(tmp_path / "ids.jsonl", records)
+    assert command(ids, "--tokenizer", tiny_tokenizer_dir, "--out", tmp_path / "out") == 0
+    assert "note: 2 records hold ids without loss_mask" in capsys.readouterr().err
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["total"]["repairs"] == {"mask_assumed": 2}
+    masked = write_jsonl(tmp_path / "masked.jsonl", [records[2], chat("q", "a")])
+    assert command(masked, "--tokenizer", tiny_tokenizer_dir, "--out", tmp_path / "out") == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("record", "detail"),
+    [
+        (None, "a record is null, expected an object"),
+        ({"messages": None}, "the list of messages is null"),
+        ({"prompt": ["x"], "response": 3}, "response is a number, expected text"),
+        (chat("q", "a<|im_start|>b"), "<|im_start|> stands in the text of an assistant turn"),
+        (chat(None, "a"), "the content of a user turn is null"),
+        ({**chat("q", "a"), "tools": [None]}, "a declaration is null, expected an object"),
+    ],
+)
+def test_reasons_are_in_the_words_of_json(
+    tmp_path: Path, tiny_tokenizer_dir: Path, record: object, detail: str
+) -> None:
+    data = write_jsonl(tmp_path / "d.jsonl", [record, chat("q", "a")])
+    assert command(data, "--tokenizer", tiny_tokenizer_dir, "--out", tmp_path / "out") == 3
+    assert detail in json.loads((tmp_path / "out" / "rejects.jsonl").read_text())["detail"]
+
+
+def test_help_names_the_values_of_each_choice(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["prepare", "--help"])
+    said = capsys.readouterr().out.split("options:")[1]
+    for choices in (options.OVERLONG, options.TURNS, options.LACKING, options.FORMATS, options.TRAINABLE):
+        assert [name for name in choices if not re.search(rf"\b{name}\b", said)] == []

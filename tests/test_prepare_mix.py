@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -143,7 +144,7 @@ def test_source_names(tmp_path: Path, tiny_tokenizer_dir: Path) -> None:
         write_jsonl(tmp_path / name / "train.jsonl", [chat(name, "a")])
     report = prepare_files(tmp_path / "out", tiny_tokenizer_dir, tmp_path / "x/train.jsonl", tmp_path / "y/train.jsonl")
     assert set(report["sources"]) == {"x/train", "y/train"}
-    with pytest.raises(UsageError, match="two sources are named"):
+    with pytest.raises(UsageError, match=r"x/train.jsonl, .*x/train.jsonl would all be named 'x/train'"):
         prepare_files(tmp_path / "out", tiny_tokenizer_dir, tmp_path / "x/train.jsonl", tmp_path / "x/train.jsonl")
     with pytest.raises(InputError, match="does not exist; name a data file"):
         prepare_files(tmp_path / "out", tiny_tokenizer_dir, tmp_path / "gone.jsonl")
@@ -231,12 +232,19 @@ def test_row_groups_are_small(tmp_path: Path, tiny_tokenizer_dir: Path) -> None:
 
 
 def test_nothing_left(tmp_path: Path, tiny_tokenizer_dir: Path) -> None:
-    """An older samples file must not stay beside a report that is not its own."""
+    """The earlier run's files stay as they were, all three, and the reasons have a file of their own."""
     good, bad = write_jsonl(tmp_path / "g.jsonl", [chat("q", "a")]), write_jsonl(tmp_path / "b.jsonl", [{"seq_len": 3}])
     prepare_files(tmp_path / "out", tiny_tokenizer_dir, good)
-    with pytest.raises(InputError, match=r"no sample is left of 1 records \(1 lengths_only\)"):
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert set(before) == {"rejects.jsonl", "report.json", "samples.parquet"}
+    message = r"no sample is left of 1 records \(1 lengths_only\); each is listed in .*/failed-rejects.jsonl"
+    with pytest.raises(InputError, match=message):
         prepare_files(tmp_path / "out", tiny_tokenizer_dir, bad)
-    assert sorted(os.listdir(tmp_path / "out")) == ["rejects.jsonl", "report.json"]
+    after = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert json.loads(after.pop("failed-rejects.jsonl"))["reason"] == "lengths_only"
+    assert after == before
+    prepare_files(tmp_path / "out", tiny_tokenizer_dir, good)
+    assert sorted(os.listdir(tmp_path / "out")) == sorted(before)
 
 
 def test_report(tmp_path: Path, tiny_tokenizer_dir: Path) -> None:

@@ -29,21 +29,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokenizer", type=Path, required=True, metavar="DIR", help="folder of the target model or its tokenizer")
     add("--out", type=Path, metavar="DIR", help="folder for samples.parquet, report.json and rejects.jsonl")
     add("--max-length", type=int, default=8192, metavar="TOKENS", help="cap of a sample, 0: none (default: 8192)")
-    add("--overlong", default="truncate", help="truncate, drop or error (default: truncate)")
+    add("--overlong", default="truncate", metavar="RULE", help="truncate, drop or error (default: truncate)")
     add("--seed", type=int, default=0, help="seed of the shuffle and of draws (default: 0)")
     add(
         "--train-on",
         default="thinking,response,tool",
         metavar="PARTS",
-        help="generated parts in the loss mask (default: all)",
+        help="generated parts in the loss mask, a list of thinking, response, tool (default: all three)",
     )
-    add("--turns", default="all", help="train on all answers of a conversation, or the last (default: all)")
+    add("--turns", default="all", metavar="WHICH", help="answers to train on: all or last (default: all)")
     add(
         "--lacking",
         default="inline",
+        metavar="RULE",
         help="what the chat template has no place for: inline or reject (default: inline)",
     )
-    add("--format", default="auto", dest="data_format", help="shape of the records (default: auto, by content)")
+    add(
+        "--format",
+        default="auto",
+        dest="data_format",
+        metavar="NAME",
+        help="shape of the records: messages, sharegpt, alpaca, qa, api, nested, raw, ids, or auto, by content "
+        "(default: auto)",
+    )
     add("--keep-duplicates", action="store_true", help="keep samples with equal ids")
     add("--chat-template", type=Path, metavar="FILE", help="Jinja file instead of the tokenizer's own template")
     add("--trust-remote-code", action="store_true", help="run the tokenizer folder's own Python code")
@@ -58,13 +66,26 @@ def run(args: argparse.Namespace) -> int:
     from extractor.prepare import prepare
     from extractor.prepare.show import show
 
+    if args.show is not None and args.show < 1:
+        raise UsageError(f"--show is {args.show}; at least 1 sample can be shown")
     if args.show is not None:
         show(options(args), args.show)
         return 0
     report = prepare(options(args))
     print(json.dumps(report, indent=2) if args.json else _table(report))
+    _note_assumed_masks(report)
     records = report["total"]["records"]
     return 3 if records["rejected"] or set(records["dropped"]) - {"not_drawn"} else 0
+
+
+def _note_assumed_masks(report: dict[str, Any]) -> None:
+    count = report["total"]["repairs"].get("mask_assumed", 0)
+    if count:
+        print(
+            f"note: {count:,} records hold ids without loss_mask, segments or turns that the tokenizer knows; every "
+            "token of them is trained on",
+            file=sys.stderr,
+        )
 
 
 def options(args: argparse.Namespace) -> PrepareOptions:

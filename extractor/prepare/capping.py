@@ -12,7 +12,7 @@ def capped(samples: list[Assembled], options: PrepareOptions, max_length: int | 
     """The samples within `max_length` tokens that have something to train on. Raises Drop when there is none,
     InputError for one that is too long under `--overlong error`."""
     limit = max_length or options.max_length
-    fitting = samples if limit is None else _fit(samples, limit, options.overlong, where)
+    fitting = samples if not limit else _fit(samples, limit, options.overlong, where)
     trained = [sample for sample in fitting if sample.loss_mask.any()]
     if trained:
         return trained

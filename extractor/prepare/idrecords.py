@@ -63,6 +63,11 @@ class IdReader:
         spans = [(start, self._answer_end(ids, start)) for start in self._answer_starts(ids)]
         return [span for span in spans if span[0] < span[1]] or [(0, ids.size)]
 
+    def trains_everywhere(self, record: TokenRecord) -> bool:
+        """Whether nothing tells what was generated: no mask, no parts, no turns."""
+        told = record.loss_mask is not None or record.segments is not None
+        return not told and self.answers(record) == [(0, record.token_ids.size)]
+
     def segments(self, record: TokenRecord) -> Iterator[Segment]:
         """Given parts, else those that the ids tell."""
         if record.segments is not None:

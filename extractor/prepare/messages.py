@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from extractor.prepare.conversation import Message
-from extractor.prepare.reject import Reject
+from extractor.prepare.reject import Reject, a_turn
 from extractor.prepare.thinking import split_inline
 from extractor.prepare.toolcalls import parse_call_text, parse_calls
 
@@ -90,14 +90,14 @@ def _text(content: Any, role: str) -> tuple[str, str]:
     if content is None and role in ("assistant", "tool"):
         return "", ""
     if content is None:
-        raise Reject("null_content", f"the content of a {role} turn is null")
+        raise Reject("null_content", f"the content of {a_turn(role)} is null")
     if isinstance(content, list):
         return _parts(content, role)
     if isinstance(content, dict) and role == "tool":
         return json.dumps(content, ensure_ascii=False), ""
     if isinstance(content, dict):
         return _parts([content], role)
-    raise Reject("not_text", f"the content of a {role} turn is {_brief(content)}, expected text")
+    raise Reject("not_text", f"the content of {a_turn(role)} is {_brief(content)}, expected text")
 
 
 def _parts(parts: list[Any], role: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ FORMATS = ("auto", "messages", "sharegpt", "alpaca", "qa", "api", "nested", "raw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareOptions:
-    """Options of one run. `data` names files, folders or recipes; `max_length` is in tokens (None: no cap);
+    """Options of one run. `data` names files, folders or recipes; `max_length` is in tokens (None or 0: no cap);
     `max_record_bytes` bounds one JSON record in memory; `workers` 0 means one per core."""
 
     data: tuple[str, ...]
@@ -44,8 +44,8 @@ class PrepareOptions:
         _one_of("--lacking", self.lacking, LACKING)
         for part in self.train_on:
             _one_of("--train-on", part, TRAINABLE)
-        _at_least("--max-length", self.max_length, 1)
-        _at_least("--workers", self.workers, 0)
+        _at_least("--max-length", self.max_length, 1, none="no cap")
+        _at_least("--workers", self.workers, 1, none="one per core")
         _at_least("--max-record-bytes", self.max_record_bytes, 1024)
         if not self.train_on:
             raise UsageError(f"--train-on is empty; name at least one of {', '.join(TRAINABLE)}")
@@ -58,6 +58,7 @@ def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
         raise UsageError(f"{option} got {value!r}; allowed are {', '.join(allowed)}")
 
 
-def _at_least(option: str, value: int | None, least: int) -> None:
-    if value is not None and value < least:
-        raise UsageError(f"{option} got {value}; allowed are values from {least}")
+def _at_least(option: str, value: int | None, least: int, none: str = "") -> None:
+    """`none`: what 0 means, where it is allowed although it is below `least`."""
+    if value is not None and value < least and not (none and value == 0):
+        raise UsageError(f"{option} got {value}; allowed are values from {least}" + (f", or 0: {none}" if none else ""))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 REASONS = {
     "broken_json": "the text is not one JSON value",
     "invalid_utf8": "the bytes are not UTF-8",
@@ -55,3 +57,17 @@ class Drop(Reject):
     """Nothing is wrong with the record, but the options leave nothing of it."""
 
     outcome = "dropped"
+
+
+def json_kind(value: Any) -> str:
+    """What a JSON value is, in JSON's words."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true or false"
+    names = {dict: "an object", list: "a list", str: "text", int: "a number", float: "a number"}
+    return names.get(type(value), type(value).__name__)
+
+
+def a_turn(role: str) -> str:
+    return f"{'an' if role == 'assistant' else 'a'} {role} turn"

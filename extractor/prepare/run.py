@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 from collections import deque
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from extractor.errors import DiskFullError, ExtractorError, InputError
+from extractor.output import replace_all, write_error
 from extractor.prepare.containers import RecordFile
 from extractor.prepare.jsontext import Raw
 from extractor.prepare.merge import Merger
@@ -27,6 +27,7 @@ from extractor.prepare.tokens import Tokenizer, load_tokenizer
 from extractor.prepare.work import Chunk, Outcome, Worker, run_chunk, start_worker
 
 SAMPLES, REPORT, REJECTS = "samples.parquet", "report.json", "rejects.jsonl"
+FAILED_REJECTS = "failed-rejects.jsonl"  # of a run that left no sample: the other files are the last good run's
 _CHUNK_BYTES = 1 << 20
 _CHUNK_RECORDS = 512
 _SMALL_BYTES = 4 << 20  # below this, starting processes takes longer than the work
@@ -36,16 +37,28 @@ _SPILLED_PER_BYTE = 1.5  # spilled bytes per input byte: 5 bytes a token of 3 to
 def prepare(options: PrepareOptions) -> dict[str, Any]:
     """Write samples.parquet, report.json and rejects.jsonl into `options.out`; returns the report.
 
-    Raises InputError for unusable sources, tokenizer or folder, and when no sample is left; DiskFullError."""
+    A run that fails or is interrupted leaves the files of an earlier one as they were.
+
+    Raises InputError for unusable sources, tokenizer or folder, and when no sample is left; StoreError when `out` can't
+    be written, DiskFullError when it has no room."""
     try:
         return _prepare(options)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFullError(
-                f"no room in {options.out}: about 1.5 bytes are needed for each byte of input; free some, or pass "
-                "another --out; nothing was written"
-            ) from error
-        raise InputError(f"{options.out} can't be written: {error}; name a folder that can be made") from error
+        raise _file_error(error, options.out) from error
+
+
+def _file_error(error: OSError, out: Path) -> ExtractorError:
+    """Errors that name a file outside of `out` come from reading."""
+    name = error.filename
+    if isinstance(name, (str, bytes)) and not Path(os.fsdecode(name)).absolute().is_relative_to(out.absolute()):
+        return InputError(f"{os.fsdecode(name)} can't be read ({error.strerror}); check the file and its permissions")
+    failed = write_error(error, out)
+    if isinstance(failed, DiskFullError):
+        return DiskFullError(
+            f"no room in {out}: about 1.5 bytes are needed for each byte of input; free some, or pass another --out; "
+            "nothing was written"
+        )
+    return failed
 
 
 def _prepare(options: PrepareOptions) -> dict[str, Any]:
@@ -60,9 +73,11 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
         written = Merger(buckets, sources, report, options.dedupe).write(scratch / SAMPLES)
         summary = report.summary(_settings(options, sources))
         write_json(scratch / REPORT, summary)
-        _publish(scratch, options.out, written)
-    if not written:
-        raise InputError(_nothing_left(summary, options.out))
+        if not written:
+            os.replace(scratch / REJECTS, options.out / FAILED_REJECTS)
+            raise InputError(_nothing_left(summary, options.out))
+        replace_all(scratch, options.out, (SAMPLES, REJECTS, REPORT))
+    (options.out / FAILED_REJECTS).unlink(missing_ok=True)
     return summary
 
 
@@ -167,18 +182,8 @@ def _settings(options: PrepareOptions, sources: list[Source]) -> dict[str, Any]:
     }
 
 
-def _publish(scratch: Path, out: Path, written: int) -> None:
-    """Rename the finished files into place. Without samples an older samples file must not stay beside this report."""
-    if written:
-        os.replace(scratch / SAMPLES, out / SAMPLES)
-    else:
-        (out / SAMPLES).unlink(missing_ok=True)
-    for name in (REJECTS, REPORT):
-        os.replace(scratch / name, out / name)
-
-
 def _nothing_left(summary: dict[str, Any], out: Path) -> str:
     records = summary["total"]["records"]
     reasons = {**records["rejected"], **records["dropped"]}
     listed = ", ".join(f"{count} {reason}" for reason, count in reasons.items()) or "no records at all"
-    return f"no sample is left of {records['read']} records ({listed}); each is listed in {out / REJECTS}"
+    return f"no sample is left of {records['read']} records ({listed}); each is listed in {out / FAILED_REJECTS}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from extractor.prepare.conversation import Conversation, Message, RawText, Record, TokenRecord
 from extractor.prepare.messages import is_message, parse_message
-from extractor.prepare.reject import Reject
+from extractor.prepare.reject import Reject, json_kind
 from extractor.prepare.toolcalls import link_results, parse_tools
 
 _LISTS = ("messages", "conversations", "conversation", "history", "traj", "trajectory", "dialogue", "dialog", "turns")
@@ -25,7 +25,7 @@ def parse_record(record: Any, data_format: str = "auto") -> list[Record]:
     if isinstance(record, list):
         record = {"messages": record}
     if not isinstance(record, dict):
-        raise Reject("unknown_shape", f"a record is {type(record).__name__}, expected an object or a list of messages")
+        raise Reject("unknown_shape", f"a record is {json_kind(record)}, expected an object or a list of messages")
     for key, reason in _MEDIA.items():
         if record.get(key):
             raise Reject(reason, f"the record has {key}")
@@ -71,7 +71,7 @@ def _list_key(record: dict[str, Any]) -> str | None:
 
 def _conversation(values: Any, record: dict[str, Any]) -> Conversation:
     if not isinstance(values, list) or not values:
-        raise Reject("no_messages", f"the list of messages is {'empty' if values == [] else type(values).__name__}")
+        raise Reject("no_messages", f"the list of messages is {'empty' if values == [] else json_kind(values)}")
     repairs: list[str] = []
     if all(isinstance(value, str) for value in values):
         values = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(values)]
@@ -166,7 +166,7 @@ def _field(record: dict[str, Any], keys: tuple[str, ...]) -> str:
     if key is None:
         raise Reject("not_text", f"{' / '.join(keys)} is missing or null")
     if not isinstance(record[key], str):
-        raise Reject("not_text", f"{key} is {type(record[key]).__name__}, expected text")
+        raise Reject("not_text", f"{key} is {json_kind(record[key])}, expected text")
     return str(record[key])
 
 

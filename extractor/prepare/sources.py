@@ -107,5 +107,9 @@ def _with_unique_names(sources: list[Source]) -> list[Source]:
     ]
     twice = [name for name, count in Counter(source.name for source in named).items() if count > 1]
     if twice:
-        raise UsageError(f"two sources are named {twice[0]!r}; name each file once, or give names in a recipe")
+        paths = ", ".join(str(source.files[0].path) for source in named if source.name == twice[0])
+        raise UsageError(
+            f"the samples of {paths} would all be named {twice[0]!r}; pass each file once, or give the sources "
+            "different names in a recipe (.yaml)"
+        )
     return named

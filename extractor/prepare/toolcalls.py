@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from extractor.prepare.conversation import Message, ToolCall
-from extractor.prepare.reject import Reject
+from extractor.prepare.reject import Reject, json_kind
 
 
 def parse_calls(message: dict[str, Any], repairs: list[str]) -> list[ToolCall]:
     """The calls of an assistant message: `tool_calls`, or the older single `function_call`."""
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list):
-        raise Reject("bad_tool_call", f"tool_calls is {type(calls).__name__}, expected a list")
+        raise Reject("bad_tool_call", f"tool_calls is {json_kind(calls)}, expected a list")
     legacy = message.get("function_call")
     return [_parse_call(call, repairs) for call in (calls or ([legacy] if legacy else []))]
 
@@ -30,7 +30,7 @@ def parse_call_text(text: str, repairs: list[str]) -> list[ToolCall]:
 
 def _parse_call(call: Any, repairs: list[str]) -> ToolCall:
     if not isinstance(call, dict):
-        raise Reject("bad_tool_call", f"a call is {type(call).__name__}, expected an object")
+        raise Reject("bad_tool_call", f"a call is {json_kind(call)}, expected an object")
     inner = call.get("function")
     function: dict[str, Any] = inner if isinstance(inner, dict) else call
     name = function.get("name")
@@ -53,7 +53,7 @@ def _arguments(given: Any, name: str, repairs: list[str]) -> str | dict[str, Any
     except ValueError as error:
         raise Reject("tool_arguments", f"arguments of {name} are not JSON ({error})") from None
     if not isinstance(value, dict):
-        raise Reject("tool_arguments", f"arguments of {name} are {type(value).__name__}, expected an object")
+        raise Reject("tool_arguments", f"arguments of {name} are {json_kind(value)}, expected an object")
     return str(given)
 
 
@@ -102,5 +102,5 @@ def parse_tools(value: Any) -> list[dict[str, Any]]:
 def _declared(tools: list[Any]) -> Iterator[dict[str, Any]]:
     for tool in tools:
         if not isinstance(tool, dict):
-            raise Reject("bad_tools", f"a declaration is {type(tool).__name__}, expected an object")
+            raise Reject("bad_tools", f"a declaration is {json_kind(tool)}, expected an object")
         yield tool if "function" in tool or "type" in tool else {"type": "function", "function": tool}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from extractor.prepare.abilities import Abilities
 from extractor.prepare.conversation import Conversation, Message, ToolCall
-from extractor.prepare.reject import Reject
+from extractor.prepare.reject import Reject, a_turn
 
 
 def vet(conversation: Conversation, abilities: Abilities) -> None:
@@ -32,7 +32,7 @@ def vet_texts(conversation: Conversation, abilities: Abilities) -> None:
     _refuse_turn_tokens(repr(conversation.tools), "the tool declarations", abilities)
     for message in conversation.messages:
         for text in _texts(message):
-            _refuse_turn_tokens(text, f"the text of a {message.role} turn", abilities)
+            _refuse_turn_tokens(text, f"the text of {a_turn(message.role)}", abilities)
 
 
 def _refuse_turn_tokens(text: str, where: str, abilities: Abilities) -> None:

@@ -21,6 +21,8 @@ from extractor.prepare.template import Template
 from extractor.prepare.tokens import Encoded, Tokenizer, load_tokenizer
 from extractor.prepare.turns import Rendered, render_conversation, render_raw
 
+MASK_ASSUMED = "mask_assumed"  # ids without mask, parts or turns: every token is trained on
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -74,8 +76,8 @@ class Worker:
         )
         self.template = Template(self.tokenizer, options.lacking)
         abilities = self.template.abilities
-        reader = IdReader(self.tokenizer, abilities)
-        self._assembler = Assembler(self.tokenizer, reader, abilities.turn_tokens, options.train_on)
+        self._reader = IdReader(self.tokenizer, abilities)
+        self._assembler = Assembler(self.tokenizer, self._reader, abilities.turn_tokens, options.train_on)
 
     def run(self, chunk: Chunk) -> Outcome:
         outcome = Outcome()
@@ -136,6 +138,8 @@ class Worker:
     def _assemble(self, pending: _Pending, runs: list[list[Encoded]], chunk: Chunk) -> list[Assembled]:
         samples = [self._assembler.from_text(s, r) for s, r in zip(pending.rendered, runs, strict=True)]
         samples += [self._assembler.from_ids(record) for record in pending.given]
+        if any(map(self._reader.trains_everywhere, pending.given)):
+            pending.repairs.append(MASK_ASSUMED)
         where = f"record {pending.raw.number} of {chunk.where}"
         return capped(samples, self._options, chunk.entry.max_length, where)
 

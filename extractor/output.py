@@ -1,0 +1,92 @@
+"""Files that appear whole or not at all, and what to say when they can't be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from extractor.errors import DiskFullError, StoreError
+
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Around everything that writes `path`: an OSError becomes one that a person can act on."""
+    try:
+        yield
+    except OSError as error:
+        raise write_error(error, path) from error
+
+
+def write_error(error: OSError, path: Path) -> StoreError:
+    """What kept `path` from being written, and what to do."""
+    reason = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(f"no room to write {path} ({reason}); free some, or pass another place")
+    if error.errno == errno.EFBIG:
+        return StoreError(
+            f"{path} can't be written: a file of it is larger than this process may write; raise the limit (`ulimit "
+            "-f`), or pass a place on a filesystem that takes larger files"
+        )
+    if error.errno in _FORBIDDEN:
+        return StoreError(f"{path} can't be written ({reason}); change its permissions, or pass a place of your own")
+    return StoreError(f"{path} can't be written ({reason}); pass a place where files can be made")
+
+
+def write_whole(path: Path, data: bytes | memoryview) -> None:
+    """Write `path`; what stood there before stays until the new content is complete. Raises StoreError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with writing(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(data)
+            temporary.replace(path)
+        except BaseException:
+            _forget(temporary)
+            raise
+
+
+def replace_all(scratch: Path, folder: Path, names: Sequence[str]) -> None:
+    """Move the finished files `names` from `scratch`, on the same filesystem, into `folder`: all of them, or, where
+    one can't be moved, none, and the earlier files stand as before. Raises OSError."""
+    with TemporaryDirectory(prefix=".replaced-", dir=scratch) as kept:
+        moved: list[str] = []
+        try:
+            for name in names:
+                _keep(folder / name, Path(kept) / name)
+                os.replace(scratch / name, folder / name)
+                moved.append(name)
+        except BaseException:
+            for name in names:
+                _restore(Path(kept) / name, folder / name, name in moved)
+            raise
+
+
+def _keep(file: Path, kept: Path) -> None:
+    """A second name, so that `file` is never missing; where there are no hard links, it moves."""
+    if not file.is_file():
+        return
+    try:
+        os.link(file, kept)
+    except OSError:
+        os.replace(file, kept)
+
+
+def _restore(kept: Path, place: Path, moved: bool) -> None:
+    if kept.exists():
+        os.replace(kept, place)
+    elif moved:
+        place.unlink()
+
+
+def _forget(file: Path) -> None:
+    """The error under way matters more than one about a file that may never have been made."""
+    try:
+        file.unlink(missing_ok=True)
+    except OSError:
+        return
