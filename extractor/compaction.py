@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from extractor.errors import StoreError
+from extractor.errors import StoreError, UsageError
 from extractor.store import ShardWriter, Store
 from extractor.store.layout import unlist
 from extractor.store.lock import require_no_writers
@@ -33,6 +33,8 @@ def compact(path: Path | str, *, min_dead_share: float = 0.05) -> Compaction:
     twice at worst, never missing. Raises CorruptError for a damaged sample and StoreError while a run is writing; the
     old shards are then still there.
     """
+    if not 0 <= min_dead_share <= 1:
+        raise UsageError(f"min_dead_share is {min_dead_share}; it is a share of a shard; give a number from 0 to 1")
     path = Path(path)
     require_no_writers(path, "compaction")
     if parts(path):

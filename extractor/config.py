@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,8 @@ class Config:
         for name in ("tp", "token_budget", "max_in_flight"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it must be at least 1")
-        if self.commit_seconds <= 0:
-            raise UsageError(f"--commit-seconds is {self.commit_seconds}; it must be above 0")
+        if not 0 < self.commit_seconds < math.inf:
+            raise UsageError(f"--commit-seconds is {self.commit_seconds}; it must be a number above 0")
         if self.canary < 0:
             raise UsageError(f"--canary is {self.canary}; give the number of samples to recompute, 0 for none")
         if not 0 < self.gpu_memory <= 1:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lmdb import verify as lmdb_verify
 
-from extractor.errors import ExtractorError
+from extractor.errors import ExtractorError, UsageError
 from extractor.store import Store
 from extractor.store.layout import DATA_FILE
 from extractor.store.lock import live_writers
@@ -54,8 +54,10 @@ def check_store(
     """Check every shard and sample of the store at `path`; `quick` reads the tiles of QUICK_SAMPLES samples only.
 
     `progress(done, total)` is told stored bytes. Raises StoreError when `path` is no store at all; everything else that
-    is wrong is a finding.
+    is wrong is a finding. Raises UsageError for no workers.
     """
+    if workers < 1:
+        raise UsageError(f"{workers} workers can't check anything; give at least 1")
     start = time.perf_counter()
     store = Store.quietly(path, check=True)
     report = IntegrityReport(samples=len(store), tokens=int(store.lengths.sum()))

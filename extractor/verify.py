@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from extractor.errors import InputError
+from extractor.errors import InputError, StoreError, UsageError
 from extractor.fidelity import HIGHER_PRECISION, LayerError
 from extractor.model_info import ModelInfo
 from extractor.store import Store, StoredSample
@@ -28,7 +28,8 @@ class ReferenceReport:
 
     @property
     def ok(self) -> bool:
-        return not any(layer.beyond_tolerance for layer in self.layers)
+        """Whether every value lies within tolerance; False where nothing was compared."""
+        return bool(self.samples) and all(layer.elements and not layer.beyond_tolerance for layer in self.layers)
 
     def as_json(self) -> dict[str, Any]:
         return {"ok": self.ok, "samples": self.samples, "layers": [asdict(layer) for layer in self.layers]}
@@ -43,11 +44,16 @@ def verify_reference(
     trust_remote_code: bool = False,
     report: Callable[[int, int], None] | None = None,
 ) -> ReferenceReport:
-    """Compare `num_samples` samples (drawn with the seed) of the store with `model_dir` run by transformers.
+    """Compare `num_samples` samples of the store with `model_dir` run by transformers. Another `seed` draws others.
 
-    Raises InputError when the folder holds another model than the store's.
+    Raises InputError when the folder holds another model than the store's, UsageError for no samples and StoreError for
+    an empty store: where nothing was compared, nothing can be approved.
     """
+    if num_samples < 1:
+        raise UsageError(f"{num_samples} samples were to be compared; nothing would be shown; compare at least 1")
     _check_model(store, model_dir)
+    if not len(store):
+        raise StoreError(f"{store.path} holds no samples, so there is nothing to compare; extract some first")
     compute = str(store.manifest.options["compute_dtype"])
     readers = _readers(model_dir, compute, trust_remote_code)
     chosen = random.Random(seed).sample(sorted(store), min(num_samples, len(store)))

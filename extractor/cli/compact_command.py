@@ -7,6 +7,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from extractor.cli.numbers import share
+
 HELP = "rewrite shards without the space of unsealed, discarded and rejected samples"
 EXAMPLE = "extractor compact out/store --min-dead 0.05"
 
@@ -14,7 +16,7 @@ EXAMPLE = "extractor compact out/store --min-dead 0.05"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", type=Path, help="store folder; no run may be writing to it")
     parser.add_argument(
-        "--min-dead", type=float, default=0.05, metavar="SHARE", help="least dead share of a shard to rewrite it"
+        "--min-dead", type=share, default=0.05, metavar="SHARE", help="least dead share of a shard to rewrite it"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 

@@ -8,6 +8,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from extractor.cli.numbers import at_least
+
 HELP = "make a store of the hidden-state files of another project"
 EXAMPLE = "extractor import specforge-data/ --from specforge --model model/ --out store/"
 
@@ -28,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", default="auto", choices=("auto", "float16", "bfloat16"), help="stored dtype (default: the files')"
     )
     parser.add_argument(
-        "--pad-token", type=int, metavar="ID", help="cut trailing tokens of this id that are not trained on"
+        "--pad-token", type=at_least(0), metavar="ID", help="cut trailing tokens of this id that are not trained on"
     )
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON document")
 

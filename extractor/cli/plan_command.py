@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from extractor.cli.numbers import at_least
 from extractor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_model(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what a token weighs")
     group.add_argument("--model", type=Path, metavar="DIR", help="Hugging Face model folder; config.json suffices")
-    group.add_argument("--hidden-size", type=int, metavar="H", help="in place of --model, with --num-layers")
-    group.add_argument("--num-layers", type=int, metavar="N", help="in place of --model, with --hidden-size")
+    group.add_argument("--hidden-size", type=at_least(1), metavar="H", help="in place of --model, with --num-layers")
+    group.add_argument("--num-layers", type=at_least(1), metavar="N", help="in place of --model, with --hidden-size")
     group.add_argument("--layers", default="eagle3", metavar="IDS", help="'eagle3' or layer ids such as 2,30,58")
     group.add_argument("--last", action="store_true", help="also keep the last layer before the final norm")
 
@@ -64,11 +65,16 @@ def _add_rates(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--baseline", metavar="TOKENS/HOURS", help="what a past run did, such as 23.1M/19")
     group.add_argument("--rate", metavar="TOKENS_PER_S", help="tokens per second, such as 338 or 30k")
     group.add_argument(
-        "--calibrate", type=int, metavar="K", help="time a real extraction of K samples with --model on this machine"
+        "--calibrate",
+        type=int,
+        metavar="K",
+        help="time a real extraction of K samples with --model on this machine",
     )
-    group.add_argument("--repeats", type=int, default=3, metavar="N", help="timed runs of --calibrate (default 3)")
+    group.add_argument(
+        "--repeats", type=at_least(1), default=3, metavar="N", help="timed runs of --calibrate (default 3)"
+    )
     group.add_argument("--engine", choices=("vllm", "transformers"), default="vllm", help="engine of --calibrate")
-    group.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks of --calibrate")
+    group.add_argument("--tp", type=at_least(1), default=1, metavar="N", help="tensor-parallel ranks of --calibrate")
     group.add_argument(
         "--replicas",
         type=int,

@@ -9,12 +9,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from extractor.cli.numbers import at_least
+from extractor.errors import UsageError
+
 if TYPE_CHECKING:
     from extractor.integrity import IntegrityReport
 
 HELP = "check a store's structure, lengths, checksums and counts, and its values against a reference"
 EXAMPLE = "extractor verify out/store --reference models/SmolLM2-135M-Instruct --samples 4"
 _REJECTS = 3
+_SAMPLES = 4
 _SHOWN = 20
 
 
@@ -22,15 +26,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", type=Path, help="store folder")
     parser.add_argument("--quick", action="store_true", help="structure and lengths, and the tiles of 64 samples")
     parser.add_argument("--repair", action="store_true", help="give up what is damaged; the next extract redoes it")
-    parser.add_argument("--workers", type=int, default=4, help="threads that read and check (default 4)")
+    parser.add_argument("--workers", type=at_least(1), default=4, help="threads that read and check (default 4)")
     parser.add_argument("--reference", type=Path, metavar="MODEL", help="recompute samples with this model folder")
-    parser.add_argument("--samples", type=int, default=4, metavar="K", help="how many to recompute (default 4)")
+    parser.add_argument("--samples", type=at_least(1), metavar="K", help="how many to recompute (default 4)")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="which to recompute: another seed draws others (default 0)"
+    )
     parser.add_argument("--trust-remote-code", action="store_true", help="let the model folder's own code run")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(args: argparse.Namespace) -> int:
     """0 sound; 1 damaged, or beyond the reference's tolerance; 3 damaged and repaired: samples are left to redo."""
+    _require_reference(args)
     report, document = _check(args)
     code = 0 if report.ok else 1
     if args.repair and not report.ok:
@@ -42,6 +50,15 @@ def run(args: argparse.Namespace) -> int:
         code = code if document["reference"]["ok"] else 1
     _print(document, as_json=args.json)
     return code
+
+
+def _require_reference(args: argparse.Namespace) -> None:
+    for name in ("samples", "seed"):
+        if args.reference is None and getattr(args, name) is not None:
+            raise UsageError(
+                f"--{name} {getattr(args, name)} says what to recompute, and there is no model to do it; pass the "
+                "store's model folder with --reference"
+            )
 
 
 def _check(args: argparse.Namespace) -> tuple[IntegrityReport, dict[str, Any]]:
@@ -67,7 +84,14 @@ def _reference(args: argparse.Namespace) -> dict[str, Any]:
         print(f"verify: {done} of {total} samples recomputed", file=sys.stderr)
 
     store = Store.quietly(args.store)
-    found = verify_reference(store, args.reference, args.samples, trust_remote_code=args.trust_remote_code, report=tell)
+    found = verify_reference(
+        store,
+        args.reference,
+        args.samples or _SAMPLES,
+        seed=args.seed or 0,
+        trust_remote_code=args.trust_remote_code,
+        report=tell,
+    )
     return found.as_json()
 
 

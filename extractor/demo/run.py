@@ -80,12 +80,12 @@ def result_rows(result: DemoResult) -> list[tuple[str, str]]:
 
 
 def _command(name: str, *arguments: object) -> None:
-    """Print the command line and run it in this process. Raises ExtractorError when it fails."""
-    from extractor.cli import main
+    """Print the command line and run it in this process. Raises what it raises, and ExtractorError when it fails."""
+    from extractor.cli import run_command
 
-    code = main(_announce(name, *arguments))
+    code = run_command(_announce(name, *arguments))
     if code not in (0, 3):
-        raise ExtractorError(f"`extractor {name}` ended with exit code {code}; its message stands above")
+        raise ExtractorError(f"`extractor {name}` ended with exit code {code}; its findings stand above")
 
 
 def _announce(name: str, *arguments: object) -> Sequence[str]:

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from extractor.disk import require_room
 from extractor.errors import StoreError
 from extractor.exports.format import Format, Record
@@ -44,12 +46,25 @@ def write(form: Format, record: Record, target: Path) -> int:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        form.save(form.content(record), temporary)
+        _save(form, record, temporary)
         size = temporary.stat().st_size
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
     return size
+
+
+def _save(form: Format, record: Record, file: Path) -> None:
+    """Raises StoreError for what keeps the file from being written. torch and safetensors hide the system's reason."""
+    content = form.content(record)
+    try:
+        form.save(content, file)
+    except (RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise StoreError(
+            f"{file.parent} took no file of sample {record.sample_id!r} ({reason}); free some space, check its "
+            "permissions and `ulimit -f`, then run the same command again: whole files stay"
+        ) from error
 
 
 def list_files(form: Format, store: Store, out: Path) -> None:

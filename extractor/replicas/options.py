@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,8 +32,8 @@ class ReplicaOptions:
             if getattr(self, name) < least:
                 raise UsageError(f"{_flag(name)} is {getattr(self, name)}; it must be at least {least}")
         for name in ("placement_timeout", "stall_timeout"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"{_flag(name)} is {getattr(self, name)}; it must be above 0 seconds")
+            if not 0 < getattr(self, name) < math.inf:
+                raise UsageError(f"{_flag(name)} is {getattr(self, name)}; it must be a number above 0, in seconds")
         if self.shard_dir and self.shard_dir[0] not in "/$~":
             raise UsageError(
                 f"--shard-dir is {self.shard_dir!r}; it must be an absolute path, as it is opened on every node"
