@@ -14,7 +14,8 @@ from extractor.cli import main, streams
 from extractor.cli.system_errors import describe
 from extractor.errors import StoreError
 from extractor.exports import folder
-from extractor.exports.format import Format, Record, save_safetensors, save_torch
+from extractor.exports.format import Format, Record, pack_safetensors, pack_torch
+from extractor.exports.ledger import Ledger
 from extractor.store import prepare_store
 from tests.store_samples import a_manifest, rows_of, write_samples
 
@@ -137,14 +138,16 @@ def small_files():
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("save", [save_torch, save_safetensors])
-def test_an_export_that_can_not_write_says_so(save, tmp_path, small_files):
+@pytest.mark.parametrize("pack", [pack_torch, pack_safetensors])
+def test_an_export_that_can_not_write_says_so(pack, tmp_path, small_files):
     form = Format(
-        name="f", path=lambda n, i: Path(f"{i}.x"), content=lambda record: {"states": record.states}, save=save
+        name="f", path=lambda n, i: Path(f"{i}.x"), content=lambda record: {"states": record.states}, pack=pack
     )
     manifest = a_manifest()
     states = torch.zeros(400, *manifest.row_shape, dtype=torch.float16)
     ones = torch.ones(400, dtype=torch.int64)
-    with pytest.raises(StoreError, match=r"no file of sample 's7'.*ulimit -f"):
-        folder.write(form, Record("s7", ones, ones, states, states, None, manifest), tmp_path / "s7.x")
+    with pytest.raises(StoreError, match=r"s7.x can't be written: .*ulimit -f"):
+        folder.write(
+            form, Record("s7", ones, ones, states, states, None, manifest), tmp_path, Path("s7.x"), Ledger(tmp_path)
+        )
     assert not list(tmp_path.iterdir())

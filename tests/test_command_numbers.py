@@ -20,7 +20,8 @@ from extractor.verify import ReferenceReport, verify_reference
 from tests.store_samples import a_manifest
 
 PATHS = {"samples": Path("s"), "model": Path("m"), "out": Path("o")}
-# Options whose range their dataclass checks (below, and tests of prepare and plan), and seeds, which may be any integer.
+# Options whose range their dataclass checks (below, and tests of prepare and plan), and seeds, which may be any
+# integer.
 CHECKED_LATER = {
     *(item.name for kind in (Config, ReplicaOptions, PlanConfig) for item in dataclasses.fields(kind)),
     *("max_length", "workers", "max_record_bytes", "show", "seed"),

@@ -182,11 +182,11 @@ def test_a_second_run_goes_on_where_the_first_stopped(tmp_path, store, monkeypat
     original = folder_module.write
     written = []
 
-    def stop_after_one(form, record, target):
+    def stop_after_one(form, record, folder, file, ledger):
         if written:
             raise KeyboardInterrupt
-        written.append(target)
-        return original(form, record, target)
+        written.append(folder / file)
+        return original(form, record, folder, file, ledger)
 
     monkeypatch.setattr(folder_module, "write", stop_after_one)
     with pytest.raises(KeyboardInterrupt):

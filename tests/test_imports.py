@@ -86,10 +86,56 @@ def test_modelopt_files_of_normed_states_lose_the_last_slot(tmp_path, options):
     assert np.array_equal(sample.hidden_states.view(np.uint16), rows.view(torch.uint16).numpy())
 
 
-def test_plain_files(tmp_path, store, model):
+@pytest.mark.parametrize("layers", [None, "2,3,5,6"])
+def test_plain_files(tmp_path, store, model, layers):
     export_store(store.path, "safetensors", tmp_path / "files")
-    import_folder(tmp_path / "files", "safetensors", tmp_path / "back", ImportOptions(model=model, layers="2,3,5,6"))
+    import_folder(tmp_path / "files", "safetensors", tmp_path / "back", ImportOptions(model=model, layers=layers))
     assert_same(tmp_path / "back", store, 4)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "speculators", "modelopt", "specforge"])
+def test_exports_say_which_layers_they_hold(tmp_path, model, form):
+    """Ids other than the default, in another order than trainers want."""
+    if form == "speculators":
+        pytest.importorskip("datasets")
+    store = a_store(tmp_path / "store", LENGTHS, layer_ids=(4, 1, 5, 6))
+    export_store(store.path, form, tmp_path / "files", ExportOptions(dtype="float16", model=model))
+    summary = import_folder(tmp_path / "files", form, tmp_path / "back", ImportOptions(model=model))
+    expected = {"safetensors": [4, 1, 5, 6], "specforge": [1, 4, 5]}.get(form, [1, 4, 5, 6])
+    assert summary.layer_ids == expected
+    imported = Store.open(tmp_path / "back")
+    rows = content("a", LENGTHS["a"], store.manifest)[2]
+    sample = imported["rows_0-2000/data_0" if form == "specforge" else "a"]
+    assert np.array_equal(sample.hidden_states, rows[:, [(4, 1, 5, 6).index(k) for k in expected]])
+    with pytest.raises(UsageError, match=r"--layers 2,3,5 names .* the files say that they hold"):
+        import_folder(tmp_path / "files", form, tmp_path / "other", ImportOptions(model=model, layers="2,3,5"))
+
+
+def test_a_plain_file_of_other_layers_is_rejected(tmp_path, model):
+    for name, ids in (("a", (4, 1, 5, 6)), ("c", (1, 4, 5, 6))):
+        store = a_store(tmp_path / name, {name: LENGTHS[name]}, layer_ids=ids)
+        export_store(store.path, "safetensors", tmp_path / f"files-{name}")
+    (tmp_path / "files-c" / "c.safetensors").rename(tmp_path / "files-a" / "c.safetensors")
+    summary = import_folder(tmp_path / "files-a", "safetensors", tmp_path / "back", ImportOptions(model=model))
+    assert (summary.samples, summary.rejected) == (1, 1)
+    assert "layer ids [1, 4, 5, 6]" in (tmp_path / "back" / "import-rejects.jsonl").read_text()
+    (tmp_path / "files-a" / "c.safetensors").unlink()
+    assert (
+        import_folder(tmp_path / "files-a", "safetensors", tmp_path / "more", ImportOptions(model=model)).samples == 1
+    )
+
+
+def test_foreign_plain_files_need_names_for_their_layers(tmp_path, model):
+    """Layer ids in a header count as ours only beside our convention."""
+    (tmp_path / "files").mkdir()
+    tensors = {"input_ids": torch.arange(3), "loss_mask": torch.ones(3), "hidden_states": torch.zeros(3, 2, 16).half()}
+    save_file(tensors, tmp_path / "files" / "x.safetensors", {"layer_ids": "1,4"})
+    with pytest.raises(UsageError, match="the files hold 2 states a token, --layers 2,3,5 names 3"):
+        import_folder(tmp_path / "files", "safetensors", tmp_path / "back", ImportOptions(model=model, layers="2,3,5"))
+    summary = import_folder(
+        tmp_path / "files", "safetensors", tmp_path / "back", ImportOptions(model=model, layers="2,5")
+    )
+    assert summary.layer_ids == [2, 5]
 
 
 def specforge_file(path, tokens, mask, aux):

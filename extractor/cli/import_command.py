@@ -22,9 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="STORE", help="store to create or continue")
     parser.add_argument(
         "--layers",
-        default="eagle3",
+        metavar="IDS",
         help="ids of the files' aux states, in their order and in this project's count: SpecForge's and "
-        "Model-Optimizer's (1, n//2-1, n-4) are our eagle3 = (2, n//2, n-3) (default: eagle3)",
+        "Model-Optimizer's (1, n//2-1, n-4) are our eagle3 = (2, n//2, n-3) (default: those that the files state, as "
+        "`extractor export` writes them, else eagle3)",
     )
     parser.add_argument(
         "--dtype", default="auto", choices=("auto", "float16", "bfloat16"), help="stored dtype (default: the files')"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError
 
 from extractor.disk import require_room
 from extractor.errors import StoreError
 from extractor.exports.format import Format, Record
+from extractor.exports.ledger import Ledger
+from extractor.output import write_whole, writing
 from extractor.store import Store
 
 MARKER = "export.json"
@@ -21,13 +20,28 @@ def claim(out: Path, about: dict[str, Any], need_bytes: int, force: bool) -> Non
     """Make `out` this export's own, or make sure that it is. Raises StoreError when it is something else's, and
     DiskFullError when `need_bytes` do not fit a new one."""
     if (out / MARKER).is_file():
-        _require_same(json.loads((out / MARKER).read_text(encoding="utf-8")), about, out)
+        _require_same(read_marker(out), about, out)
         return
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    with writing(out):
+        used = out.exists() and (not out.is_dir() or any(out.iterdir()))
+    if used:
         raise StoreError(f"{out} holds something else and no {MARKER}; pass an empty or new folder with --out")
     require_room(out, need_bytes, force)
-    out.mkdir(parents=True, exist_ok=True)
-    _replace(out / MARKER, json.dumps(about, indent=2) + "\n")
+    write_whole(out / MARKER, (json.dumps(about, indent=2) + "\n").encode())
+
+
+def read_marker(folder: Path) -> dict[str, Any]:
+    """What `export.json` says of the export in `folder`. Raises StoreError when it can't be read."""
+    try:
+        about = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"{folder / MARKER} can't be read ({error}), so nobody can say what the files beside it are; export anew "
+            "into another folder"
+        ) from error
+    if not isinstance(about, dict):
+        raise StoreError(f"{folder / MARKER} is not an export's description; export anew into another folder")
+    return about
 
 
 def _require_same(found: dict[str, Any], about: dict[str, Any], out: Path) -> None:
@@ -41,30 +55,12 @@ def _require_same(found: dict[str, Any], about: dict[str, Any], out: Path) -> No
         )
 
 
-def write(form: Format, record: Record, target: Path) -> int:
-    """Bytes of the new file, which appears whole."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        _save(form, record, temporary)
-        size = temporary.stat().st_size
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return size
-
-
-def _save(form: Format, record: Record, file: Path) -> None:
-    """Raises StoreError for what keeps the file from being written. torch and safetensors hide the system's reason."""
-    content = form.content(record)
-    try:
-        form.save(content, file)
-    except (RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())
-        raise StoreError(
-            f"{file.parent} took no file of sample {record.sample_id!r} ({reason}); free some space, check its "
-            "permissions and `ulimit -f`, then run the same command again: whole files stay"
-        ) from error
+def write(form: Format, record: Record, out: Path, file: Path, ledger: Ledger) -> int:
+    """Bytes of the new file `out / file`, which appears whole. Raises StoreError."""
+    data = form.pack(form.content(record))
+    write_whole(out / file, data)
+    ledger.add(file, data)
+    return len(data)
 
 
 def list_files(form: Format, store: Store, out: Path) -> None:
@@ -73,10 +69,4 @@ def list_files(form: Format, store: Store, out: Path) -> None:
         json.dumps({"file": str(form.path(number, sample_id)), "sample_id": sample_id, "num_tokens": int(tokens)})
         for number, (sample_id, tokens) in enumerate(zip(store, store.lengths, strict=True))
     )
-    _replace(out / "samples.jsonl", "".join(line + "\n" for line in lines))
-
-
-def _replace(file: Path, text: str) -> None:
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(file)
+    write_whole(out / "samples.jsonl", "".join(line + "\n" for line in lines).encode())

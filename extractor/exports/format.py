@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,31 +34,34 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """path(number, sample_id): the file's place in the export.  content(record): what it holds.  save(content, path).
-    finish(store, out): writes what stands beside the files.  needs_last: slot n must be there.  needs_norm: its reader
-    expects the last state after the target's final norm.  model_dtype: its reader computes in the file's dtype, which
-    must then be the target's; else the store's is kept."""
+    """path(number, sample_id): the file's place in the export.  content(record): what it holds.  pack(content): its
+    bytes.  finish(store, out): writes what stands beside the files; raises StoreError.  needs_last: slot n must be
+    there.  needs_norm: its reader expects the last state after the target's final norm.  model_dtype: its reader
+    computes in the file's dtype, which must then be the target's; else the store's is kept."""
 
     name: str
     path: Callable[[int, str], Path]
     content: Callable[[Record], dict[str, Any]]
-    save: Callable[[dict[str, Any], Path], None]
+    pack: Callable[[dict[str, Any]], bytes]
     finish: Callable[[Store, Path], None] = lambda store, out: None
     needs_last: bool = True
     needs_norm: bool = False
     model_dtype: bool = False
 
 
-def save_torch(content: dict[str, Any], path: Path) -> None:
-    torch.save(content, path)
+def pack_torch(content: dict[Any, Any]) -> bytes:
+    """Packed in memory: written to a full disk, torch.save hides the reason behind an error of its own."""
+    packed = io.BytesIO()
+    torch.save(content, packed)
+    return packed.getvalue()
 
 
-def save_safetensors(content: dict[str, Any], path: Path) -> None:
+def pack_safetensors(content: dict[str, Any]) -> bytes:
     """Tensors become tensors, everything else text in the header."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     tensors = {name: value.contiguous() for name, value in content.items() if isinstance(value, torch.Tensor)}
-    save_file(tensors, path, {name: str(value) for name, value in content.items() if name not in tensors})
+    return save(tensors, {name: str(value) for name, value in content.items() if name not in tensors})
 
 
 def file_stem(sample_id: str) -> str:

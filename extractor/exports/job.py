@@ -1,4 +1,5 @@
-"""`export_store`: a store -> a folder that a trainer reads. Files appear whole or not at all; a second run goes on."""
+"""`export_store`: a store -> a folder that a trainer reads. Files appear whole or not at all; a second run goes on,
+keeps the files that are as they were written, and writes the others anew."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from extractor.errors import UsageError
 from extractor.exports import folder
 from extractor.exports.final_norm import Norm, load_final_norm
 from extractor.exports.format import Format, Record
+from extractor.exports.ledger import Ledger
 from extractor.loader.samples import SampleSet
 from extractor.manifest import Manifest
 from extractor.store import Store, StoredSample
@@ -61,7 +63,7 @@ def export_store(
     """Write every sealed sample of the store to `out` in format `to`; `report(done, total)` after each.
 
     Raises UsageError for an unknown format or dtype, StoreError when the store lacks what the reader needs or `out`
-    holds something else, DiskFullError for too little room, CorruptError for a damaged sample.
+    holds something else or can't be written, DiskFullError for too little room, CorruptError for a damaged sample.
     """
     options = options or ExportOptions()
     out = Path(out)
@@ -75,11 +77,12 @@ def export_store(
     about = _about(form, samples, _name(dtype))
     values = 0 if options.index_only else int(samples.lengths.sum()) * int(np.prod(store.manifest.row_shape))
     folder.claim(out, about, values * dtype.itemsize, options.force)
+    ledger = Ledger(out)
     sizes = []
     for number, sample_id in enumerate(store):
-        target = out / form.path(number, sample_id)
-        if not options.index_only and not target.exists():
-            sizes.append(folder.write(form, convert.record(store[sample_id]), target))
+        file = form.path(number, sample_id)
+        if not options.index_only and not ledger.has_whole(file):
+            sizes.append(folder.write(form, convert.record(store[sample_id]), out, file, ledger))
         if report:
             report(number + 1, len(store))
     folder.list_files(form, store, out)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from extractor.exports.format import Format, Record, file_stem, save_torch
+from extractor.exports.format import Format, Record, file_stem, pack_torch
 
 
 def _content(record: Record) -> dict[str, Any]:
@@ -28,6 +28,6 @@ FORMAT = Format(
     name="modelopt",
     path=lambda number, sample_id: Path(f"{file_stem(sample_id)}.pt"),
     content=_content,
-    save=save_torch,
+    pack=pack_torch,
     model_dtype=True,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from extractor.exports.format import Format, Record, file_stem, save_safetensors
+from extractor.exports.format import Format, Record, file_stem, pack_safetensors
 
 
 def _content(record: Record) -> dict[str, Any]:
@@ -24,6 +24,6 @@ FORMAT = Format(
     name="safetensors",
     path=lambda number, sample_id: Path(f"{file_stem(sample_id)}.safetensors"),
     content=_content,
-    save=save_safetensors,
+    pack=pack_safetensors,
     needs_last=False,
 )

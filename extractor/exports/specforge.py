@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from extractor.exports.format import Format, Record, save_torch
+from extractor.exports.format import Format, Record, pack_torch
 
 _FILES_PER_FOLDER = 2000
 
@@ -29,4 +29,4 @@ def _content(record: Record) -> dict[str, Any]:
     }
 
 
-FORMAT = Format(name="specforge", path=_path, content=_content, save=save_torch, needs_norm=True, model_dtype=True)
+FORMAT = Format(name="specforge", path=_path, content=_content, pack=pack_torch, needs_norm=True, model_dtype=True)

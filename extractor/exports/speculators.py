@@ -6,6 +6,7 @@ Beside them `token_freq.pt`, how often each token is trained on: what its traine
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +15,8 @@ import numpy as np
 import torch
 
 from extractor.errors import UsageError
-from extractor.exports.format import Format, Record, save_safetensors
+from extractor.exports.format import Format, Record, pack_safetensors, pack_torch
+from extractor.output import replace_all, writing
 from extractor.store import Store
 
 
@@ -26,7 +28,7 @@ def _content(record: Record) -> dict[str, Any]:
 
 
 def _finish(store: Store, out: Path) -> None:
-    """The Arrow files appear one by one, `state.json` last; a run that was cut off writes them all again."""
+    """The Arrow files and the counts appear together, once they are whole."""
     try:
         import datasets
     except ImportError as error:
@@ -39,13 +41,33 @@ def _finish(store: Store, out: Path) -> None:
             "sample_id": datasets.Value("string"),
         }
     )
-    with TemporaryDirectory(dir=out) as cache:
+    datasets.disable_progress_bars()
+    with writing(out), _bare_os_errors(), TemporaryDirectory(prefix=".arrow-", dir=out) as scratch:
         rows = datasets.Dataset.from_generator(
-            _rows, features=features, gen_kwargs={"store": store}, cache_dir=cache, fingerprint=_fingerprint(store)
+            _rows,
+            features=features,
+            gen_kwargs={"store": store},
+            cache_dir=f"{scratch}/cache",
+            fingerprint=_fingerprint(store),
         )
         rows.set_format(type="torch")
-        rows.save_to_disk(out)
-    torch.save(_token_counts(store), out / "token_freq.pt")
+        made = Path(scratch) / "made"
+        rows.save_to_disk(made)
+        (made / "token_freq.pt").write_bytes(pack_torch(_token_counts(store)))
+        replace_all(made, out, sorted(file.name for file in made.iterdir()))
+
+
+@contextmanager
+def _bare_os_errors() -> Iterator[None]:
+    """datasets wraps what the filesystem said in an error of its own."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from None
+        raise
 
 
 def _rows(store: Store) -> Iterator[dict[str, Any]]:
@@ -78,6 +100,6 @@ FORMAT = Format(
     name="speculators",
     path=lambda number, sample_id: Path("hidden_states") / f"hs_{number}.safetensors",
     content=_content,
-    save=save_safetensors,
+    pack=pack_safetensors,
     finish=_finish,
 )

@@ -16,13 +16,15 @@ class BadRecordError(Exception):
 @dataclass(frozen=True, slots=True)
 class Foreign:
     """A sample as another project stored it. token_ids [T] and loss_mask [T] integers; aux A tensors [T, H], in the
-    order of the file; last [T, H] before the final norm, or None where the file has none that can be used."""
+    order of the file; last [T, H] before the final norm, or None where the file has none that can be used; layer_ids
+    of `aux` in this project's count, where the file states them."""
 
     sample_id: str
     token_ids: torch.Tensor
     loss_mask: torch.Tensor
     aux: list[torch.Tensor]
     last: torch.Tensor | None
+    layer_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

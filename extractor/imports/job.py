@@ -17,6 +17,7 @@ from extractor.imports.format import BadRecordError, Foreign, Importer, Source
 from extractor.imports.target import DTYPES, ImportOptions, slots_of, target_manifest
 from extractor.manifest import Manifest
 from extractor.ops import gather_rows
+from extractor.output import write_whole
 from extractor.packing import Ints
 from extractor.record import stats_from_counts
 from extractor.store import ShardWriter, Store, prepare_store
@@ -64,7 +65,7 @@ def import_folder(
     importer = find_importer(form)
     sources = importer.find(Path(folder))
     first = _first(sources, Path(folder), importer)
-    manifest = target_manifest(importer.name, sources, first, options)
+    manifest = target_manifest(importer.name, Path(folder), sources, first, options)
     job = _Job(prepare_store(out, manifest), manifest, options)
     with ShardWriter(out, run_id=f"import-{secrets.token_hex(4)}", writer=0) as writer:
         for number, source in enumerate(sources):
@@ -109,8 +110,10 @@ class _Job:
 
     def summary(self, importer: Importer) -> ImportSummary:
         rejects = self._store.path / REJECTS if self._rejects else None
-        if rejects is not None:
-            rejects.write_text("".join(json.dumps(reject) + "\n" for reject in self._rejects), encoding="utf-8")
+        if rejects is None:
+            (self._store.path / REJECTS).unlink(missing_ok=True)
+        else:
+            write_whole(rejects, "".join(json.dumps(reject) + "\n" for reject in self._rejects).encode())
         return ImportSummary(
             format=importer.name,
             out=str(self._store.path),
@@ -134,6 +137,8 @@ class _Job:
             raise BadRecordError(f"{tokens} tokens and a loss mask of {len(sample.loss_mask)}")
         if len(slots) != len(self._manifest.layer_ids):
             raise BadRecordError(f"{len(slots)} states a token; the first file has {len(self._manifest.layer_ids)}")
+        if sample.layer_ids is not None and sample.layer_ids != self._manifest.layer_ids[: len(sample.layer_ids)]:
+            raise BadRecordError(f"layer ids {list(sample.layer_ids)}; this store's are {self._manifest.layer_ids}")
         shapes = {tuple(slot.shape) for slot in slots}
         if shapes != {(tokens, width)}:
             raise BadRecordError(f"states of shapes {sorted(shapes)}; {(tokens, width)} is expected")
@@ -165,6 +170,7 @@ def _without_padding(sample: Foreign, pad_token: int | None) -> Foreign:
         loss_mask=sample.loss_mask[:end],
         aux=[slot[:end] for slot in sample.aux],
         last=None if sample.last is None else sample.last[:end],
+        layer_ids=sample.layer_ids,
     )
 
 

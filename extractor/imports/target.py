@@ -11,6 +11,7 @@ import torch
 
 from extractor import __version__
 from extractor.errors import InputError, UsageError
+from extractor.exports.folder import MARKER, read_marker
 from extractor.imports.format import Foreign, Source
 from extractor.layers import CONVENTION, resolve_layers
 from extractor.manifest import Manifest
@@ -22,11 +23,12 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOptions:
     """model: folder of the target, for its identity and size.  layers: ids of the aux states in the files' order, in
-    this project's count (see extractor.layers).  dtype: stored; `auto` is the files'.  pad_token: cut trailing tokens
+    this project's count (see extractor.layers); None: those that the files state, as this project's exports do, else
+    eagle3.  dtype: stored; `auto` is the files'.  pad_token: cut trailing tokens
     of this id under a zero mask, which SpecForge's batches add."""
 
     model: Path
-    layers: str = "eagle3"
+    layers: str | None = None
     dtype: str = "auto"
     pad_token: int | None = None
 
@@ -36,15 +38,17 @@ def slots_of(sample: Foreign) -> list[torch.Tensor]:
     return sample.aux if sample.last is None else [*sample.aux, sample.last]
 
 
-def target_manifest(form: str, sources: list[Source], first: Foreign, options: ImportOptions) -> Manifest:
+def target_manifest(form: str, folder: Path, sources: list[Source], first: Foreign, options: ImportOptions) -> Manifest:
     """Raises UsageError when --layers or --dtype do not fit the files, InputError when the model does not."""
     info = ModelInfo.from_dir(options.model)
-    layer_ids = resolve_layers(options.layers, info.num_layers, last=first.last is not None)
+    stated = first.layer_ids or exported_layers(folder, form, info.num_layers)
+    layer_ids = _layer_ids(options.layers, stated, info.num_layers, first.last is not None)
     slots = slots_of(first)
     if len(slots) != len(layer_ids):
+        named = f"--layers {options.layers or 'eagle3'} names" if stated is None else "they name"
         raise UsageError(
-            f"the files hold {len(slots)} states a token, --layers {options.layers} names {len(layer_ids)} ids "
-            f"{list(layer_ids)}; name the files' layers in their order with --layers"
+            f"the files hold {len(slots)} states a token, {named} {len(layer_ids)} ids {list(layer_ids)}; name the "
+            "files' layers in their order with --layers"
         )
     if slots[0].shape[-1] != info.hidden_size:
         raise InputError(
@@ -68,6 +72,28 @@ def target_manifest(form: str, sources: list[Source], first: Foreign, options: I
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         options={"overflow": "saturate"},
     )
+
+
+def exported_layers(folder: Path, form: str, num_layers: int) -> tuple[int, ...] | None:
+    """Ids of the aux states of an export of this project, as its export.json states them; None for other folders."""
+    if not (folder / MARKER).is_file():
+        return None
+    about = read_marker(folder)
+    ids = about.get("layer_ids")
+    if about.get("format") != form or about.get("layer_convention") != CONVENTION or not isinstance(ids, list):
+        return None
+    return tuple(sorted(k for k in ids if k != num_layers))
+
+
+def _layer_ids(wanted: str | None, stated: tuple[int, ...] | None, num_layers: int, last: bool) -> tuple[int, ...]:
+    named = wanted or "eagle3" if stated is None else wanted or ",".join(map(str, stated))
+    layer_ids = resolve_layers(named, num_layers, last)
+    if stated is not None and layer_ids[: len(stated)] != stated:
+        raise UsageError(
+            f"--layers {wanted} names the ids {list(layer_ids)}, the files say that they hold {list(stated)}; leave "
+            "--layers out to take the files' word"
+        )
+    return layer_ids
 
 
 def _dtype(found: torch.dtype, wanted: str) -> str:

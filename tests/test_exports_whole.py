@@ -1,0 +1,119 @@
+"""An export's files are whole and its own, or written anew; what keeps them from being written is one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from store_cases import a_store
+
+from extractor.cli import main
+from extractor.errors import DiskFullError, StoreError
+from extractor.exports import ExportOptions, export_store
+
+LENGTHS = {"a": 5, "b/ü": 21, "c": 1}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return a_store(tmp_path_factory.mktemp("exports") / "store", LENGTHS)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    weight = torch.linspace(0.5, 2, 16)
+    save_file(
+        {"model.norm.weight": weight, "model.layers.0.input_layernorm.weight": weight * 9}, path / "m.safetensors"
+    )
+    config = {"model_type": "llama", "num_hidden_layers": 6, "hidden_size": 16, "vocab_size": 99, "rms_norm_eps": 1e-5}
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def test_a_second_run_writes_damaged_and_foreign_files_anew(tmp_path, store):
+    out = tmp_path / "out"
+    export_store(store.path, "modelopt", out)
+    files = sorted(out.glob("*.pt"))
+    whole = {file: file.read_bytes() for file in files}
+    same, junk, flipped = files
+    junk.write_text("junk\n")
+    middle = len(whole[flipped]) // 2
+    flipped.write_bytes(whole[flipped][:middle] + b"x" + whole[flipped][middle + 1 :])
+    os.utime(flipped, (1e9, 1e9))
+    os.utime(same, (1e9, 1e9))  # as a copy has it: only its bytes can tell
+    summary = export_store(store.path, "modelopt", out)
+    assert (summary.written, summary.kept) == (2, 1)
+    assert {file: file.read_bytes() for file in files} == whole
+    assert same.stat().st_mtime == 1e9
+
+
+@pytest.mark.parametrize("damage_ledger", [b"", b'{"file": "a.p', b'[1]\n{"file": 3}\n\xff\n'])
+def test_without_a_ledger_nothing_is_trusted(tmp_path, store, damage_ledger):
+    out = tmp_path / "out"
+    export_store(store.path, "modelopt", out)
+    (out / "checksums.jsonl").write_bytes(damage_ledger)
+    assert export_store(store.path, "modelopt", out).written == 3
+    assert export_store(store.path, "modelopt", out).kept == 3, "a cut line must not spoil the next one"
+
+
+def test_a_marker_that_cannot_be_read(tmp_path, store):
+    export_store(store.path, "modelopt", tmp_path / "out")
+    for damaged in ("junk", "[]"):
+        (tmp_path / "out" / "export.json").write_text(damaged)
+        with pytest.raises(StoreError, match="export anew into another folder"):
+            export_store(store.path, "modelopt", tmp_path / "out")
+
+
+def limited(arguments, size_bytes):
+    """The command in a process that may write files of `size_bytes` at most."""
+    code = f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({size_bytes}, {size_bytes})); "
+    code += "from extractor.cli import main; sys.exit(main(sys.argv[1:]))"
+    return subprocess.run([sys.executable, "-B", "-c", code, *map(str, arguments)], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(("to", "allowed"), [("specforge", 1000), ("safetensors", 500), ("speculators", 800)])
+def test_what_cannot_be_written_is_one_line(tmp_path, store, model, to, allowed):
+    """torch, safetensors and datasets each wrap the system's error in one of their own."""
+    if to == "speculators":
+        pytest.importorskip("datasets")
+    arguments = ["export", store.path, "--to", to, "--model", model, "--out", tmp_path / "out"]
+    arguments += ["--index-only"] if to == "speculators" else []
+    done = limited(arguments, allowed)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert "can't be written: a file of it is larger than this process may write; raise the limit" in done.stderr
+    assert not (tmp_path / "out" / "state.json").exists()
+    assert not list((tmp_path / "out").glob(".*"))
+
+
+def test_a_folder_that_may_not_be_written(tmp_path, store, monkeypatch, capsys):
+    def forbidden(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.mkdir", forbidden)
+    assert main(["export", str(store.path), "--to", "modelopt", "--out", str(tmp_path / "out")]) == 1
+    assert "can't be written (Permission denied); change its permissions" in capsys.readouterr().err
+
+
+def test_a_failed_data_set_leaves_the_earlier_one(tmp_path, store, monkeypatch):
+    pytest.importorskip("datasets")
+    from extractor.exports import speculators
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    options = ExportOptions(index_only=True)
+    export_store(store.path, "speculators", tmp_path / "out", options)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert {"state.json", "dataset_info.json", "token_freq.pt"} < set(before)
+    with monkeypatch.context() as patch:
+        patch.setattr(speculators, "_token_counts", fail)
+        with pytest.raises(DiskFullError, match="no room to write"):
+            export_store(store.path, "speculators", tmp_path / "out", options)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
