@@ -19,7 +19,9 @@ from extractor.budget.run_records import rate_like
 from extractor.budget.scenarios import Choice, Corpus, find_source, heavy_sources, scenarios
 from extractor.budget.sources import find_sources, read_sources, samples_files
 from extractor.budget.stores import Nearby, nearby_stores
+from extractor.budget.table_files import has_loss_mask
 from extractor.errors import UsageError
+from extractor.manifest import Manifest
 
 CAPS = (4096, 8192, 12288, 16384)
 SHOWN_CAP = 8192  # of the scenarios when no cap is chosen: what `prepare` caps at by default
@@ -76,6 +78,8 @@ def plan(config: PlanConfig, extract: Extract | None = None) -> Plan:
 
     Raises UsageError, InputError or StoreError.
     """
+    if config.like:
+        Manifest.load(config.like)
     sizes = geometry(config.model, config.hidden_size, config.num_layers, config.layers, config.last, config.like)
     rate, timing = _known_rate(config), _timing(config)
     if config.plot:
@@ -88,7 +92,7 @@ def plan(config: PlanConfig, extract: Extract | None = None) -> Plan:
     tally = read_sources(sources)
     corpus = tally.lengths()
     chosen = _choice(config, corpus)
-    notes = [_codec_note(config, ratio)]
+    notes = [_codec_note(config, ratio), *map(_mask_note, samples_files(sources))]
     if timing:
         rate, caution = calibrate(timing, chosen.apply(corpus), samples_files(sources), extract or _real_extract())
         notes.append(caution)
@@ -172,6 +176,12 @@ def _room(config: PlanConfig, chosen: ScenarioRow, nearby: Nearby, sizes: Geomet
     size = chosen.size_bytes if coded is None else coded
     job = Job(samples=chosen.samples, tokens=chosen.tokens, size_bytes=size)
     return room_report(config.out, job, nearby, sizes)
+
+
+def _mask_note(file: Path) -> str:
+    if has_loss_mask(file):
+        return ""
+    return f"{file} has no column loss_mask, so every token of it counts as trained on"
 
 
 def _codec_note(config: PlanConfig, ratio: CodecRatio | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,8 @@ class SamplesFile:
         self.sample_ids: list[str] = ids
         self.lengths: np.ndarray = lengths
         self._check_ids()
+        if not self._optional("loss_mask"):
+            warnings.warn(f"{self.path} has no column loss_mask, so every token of it is trained on", stacklevel=1)
 
     def __len__(self) -> int:
         return len(self.sample_ids)

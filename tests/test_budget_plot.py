@@ -72,8 +72,33 @@ def test_matplotlib_missing_is_said_before_anything_is_read(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("x.txt", "is no picture"), ("none/x.png", "folder that does not exist")]
+    ("name", "message"),
+    [
+        ("x.txt", "is no picture"),
+        ("none/x.png", "folder that does not exist"),
+        ("folder.png", "can't be written there"),
+    ],
 )
 def test_a_file_that_can_not_be_drawn(tmp_path, name, message):
+    (tmp_path / "folder.png").mkdir()
     with pytest.raises(UsageError, match=message):
         require_plot(Path(tmp_path / name))
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_earlier_one(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "d.jsonl").write_text(json.dumps({"seq_len": 7}) + "\n")
+    file = tmp_path / "plan.png"
+    file.write_bytes(b"earlier")
+    arguments = ["plan", str(tmp_path / "d.jsonl"), "--hidden-size", "4", "--num-layers", "8", "--plot", str(file)]
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        assert main(arguments) == 1
+    assert f"no room to write {file}" in capsys.readouterr().err
+    assert file.read_bytes() == b"earlier"
+    assert main(arguments) == 0
+    assert file.read_bytes().startswith(b"\x89PNG")

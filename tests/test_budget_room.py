@@ -341,6 +341,14 @@ def test_a_store_without_a_usable_record_is_an_error(tmp_path, content, message)
         rate_like(store)
 
 
+@pytest.mark.parametrize("options", [{}, {"rate": "5"}, {"baseline": "5/1"}])
+@pytest.mark.parametrize("sizes", [{}, {"hidden_size": 16, "num_layers": 6}])
+def test_a_like_that_is_no_store_is_said(tmp_path, options, sizes):
+    file = lengths_file(tmp_path / "d.jsonl", {"a": 3})
+    with pytest.raises(StoreError, match="store .*nope does not exist"):
+        plan(PlanConfig(data=(file,), like=tmp_path / "nope", layers="2", **options, **sizes))
+
+
 def test_like_gives_sizes_rate_and_ratio(tmp_path):
     manifest = a_manifest(codec="shuffle-zstd")
     prepare_store(tmp_path / "s", manifest)

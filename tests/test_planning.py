@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from extractor import disk
@@ -291,3 +293,12 @@ def test_a_job_that_fits_exits_with_0(dataset, monkeypatch, capsys):
     arguments = ["plan", str(dataset), "--hidden-size", "4", "--num-layers", "8", "--look", str(dataset)]
     assert main([*arguments, "--out", out]) == 0
     assert "verdict: fits" in capsys.readouterr().out
+
+
+def test_a_samples_file_without_a_mask_is_noted(tmp_path):
+    table = pa.table({"sample_id": ["a"], "input_ids": [[1, 2]], "loss_mask": [[0, 1]]})
+    pq.write_table(table, tmp_path / "masked.parquet")
+    pq.write_table(table.drop_columns("loss_mask"), tmp_path / "bare.parquet")
+    assert "".join(plan(small(tmp_path / "masked.parquet")).notes) == ""
+    (note,) = plan(small(tmp_path / "bare.parquet")).notes
+    assert "bare.parquet has no column loss_mask" in note

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from extractor.budget.rows import Price
 from extractor.budget.scenarios import Corpus
 from extractor.budget.units import GIB
 from extractor.errors import UsageError
+from extractor.output import write_whole
 
 SUFFIXES = (".png", ".svg", ".pdf")
 _SHOWN_SOURCES = 12  # more colours can't be told apart; the smallest are added up
@@ -18,8 +21,11 @@ def require_plot(file: Path) -> None:
     """Raise UsageError unless `file` can be drawn: asked before a long calculation, not after it."""
     if file.suffix not in SUFFIXES:
         raise UsageError(f"--plot {file} is no picture; give a file name that ends with {', '.join(SUFFIXES)}")
-    if not file.absolute().parent.is_dir():
+    folder = file.absolute().parent
+    if not folder.is_dir():
         raise UsageError(f"--plot {file} lies in a folder that does not exist; make the folder first")
+    if file.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"--plot {file} can't be written there; name a file in a folder that you may write to")
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -29,7 +35,9 @@ def require_plot(file: Path) -> None:
 
 
 def draw_costs(file: Path, corpus: Corpus, caps: Collection[int], price: Price) -> None:
-    """One stacked bar per cap and one without, sources by tokens; GiB on the left, hours on the right when known."""
+    """One stacked bar per cap and one without, sources by tokens; GiB on the left, hours on the right when known.
+
+    Raises StoreError when the file can't be written."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(1.2 * len(caps) + 5, 5), layout="constrained")
@@ -48,7 +56,9 @@ def draw_costs(file: Path, corpus: Corpus, caps: Collection[int], price: Price) 
         axes.twinx().set(ylabel="hours", ylim=(low * hours_per_gib, high * hours_per_gib))
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper")
-    figure.savefig(file)
+    picture = io.BytesIO()
+    figure.savefig(picture, format=file.suffix.removeprefix("."))
+    write_whole(file, picture.getvalue())
 
 
 def costs(corpus: Corpus, caps: Sequence[int | None]) -> list[tuple[str, list[int]]]:

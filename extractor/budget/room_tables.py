@@ -1,27 +1,21 @@
-"""The disk part of a plan, as lines and a table for people."""
+"""The disk part of a plan, as lines for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from rich.console import RenderableType
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
-from extractor.budget.room import RoomReport, StoreRow
+from extractor.budget.room import RoomReport
+from extractor.budget.store_lines import store_lines
 from extractor.budget.units import gib
 from extractor.budget.verdict import DOES_NOT_FIT, FITS
 
 
-def room_lines(room: RoomReport) -> Iterator[RenderableType]:
+def room_lines(room: RoomReport, every_store: bool = False) -> Iterator[RenderableType]:
     yield Text(f"disk at {room.out}: {_space(room)}")
-    if room.stores:
-        yield ""
-        yield _stores(room)
-        yield ""
-    if not room.searched_all:
-        yield Text("not every folder was searched for stores; name where they lie with --look DIR")
+    yield from store_lines(room, every_store)
     yield Text(f"needs {gib(room.verdict.need_bytes)}, seals and rounding included{_resume(room)}")
     yield Text(verdict_line(room), style="bold green" if room.verdict.verdict == FITS else "bold red")
 
@@ -53,30 +47,3 @@ def _resume(room: RoomReport) -> str:
     if not room.stored_tokens:
         return ""
     return f"; the store there already holds {room.stored_samples:,} samples, {room.stored_tokens:,} tokens of the job"
-
-
-def _stores(room: RoomReport) -> Table:
-    table = Table(title="Stores on the same filesystem", title_justify="left", box=None, pad_edge=False)
-    for column, justify in (
-        ("store", "left"),
-        ("model", "left"),
-        ("samples", "right"),
-        ("on disk", "right"),
-        ("removing frees", "right"),
-        ("written", "left"),
-        ("", "left"),
-    ):
-        table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for row in room.stores:
-        sizes = (f"{row.samples:,}", gib(row.disk_bytes), gib(row.freed_bytes))
-        table.add_row(escape(str(row.path)), escape(row.model), *sizes, row.written, escape(_remark(row)))
-    return table
-
-
-def _remark(row: StoreRow) -> str:
-    parts = [
-        f"superseded ({row.superseded})" if row.superseded else "",
-        f"in use by {row.in_use}" if row.in_use else "",
-    ]
-    parts += [row.problem] if row.problem and row.problem not in row.superseded else []
-    return "; ".join(part for part in parts if part)

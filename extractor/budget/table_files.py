@@ -38,6 +38,10 @@ def read_parquet(file: Path, source: str, tally: Tally) -> None:
         raise InputError(f"{file} is not a readable Parquet file ({error}); restore it, then plan again") from error
 
 
+def has_loss_mask(file: Path) -> bool:
+    return "loss_mask" in pq.read_schema(file).names
+
+
 def has_token_ids(file: Path) -> bool:
     """Whether a Parquet file has the columns that `SamplesFile` needs."""
     return {"sample_id", "input_ids"} <= set(pq.read_schema(file).names)

@@ -20,12 +20,12 @@ _HEAVY_MARK = "!"
 _CHOSEN_MARK = ">"
 
 
-def tables(plan: Plan) -> RenderableType:
+def tables(plan: Plan, every_store: bool = False) -> RenderableType:
     """Everything, in the order in which a person asks: what is it, what drives it, what would help, does it fit."""
-    return Group(*_parts(plan))
+    return Group(*_parts(plan, every_store))
 
 
-def _parts(plan: Plan) -> Iterator[RenderableType]:
+def _parts(plan: Plan, every_store: bool) -> Iterator[RenderableType]:
     yield Text(plan.geometry.formula)
     yield Text(rate_line(plan))
     yield ""
@@ -42,7 +42,7 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     if plan.replicas:
         yield Text(str(plan.replicas), style="bold")
     if plan.room:
-        yield from room_lines(plan.room)
+        yield from room_lines(plan.room, every_store)
     yield from (Text(f"note: {note}") for note in plan.notes)
 
 

@@ -99,6 +99,7 @@ def _add_disk(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where to look for existing stores (default: the filesystem of --out); repeatable",
     )
+    group.add_argument("--stores", action="store_true", help="list every store found, not only those that matter")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -130,24 +131,24 @@ def run(args: argparse.Namespace) -> int:
         plot=args.plot,
     )
     result = plan(config)
-    _show(result, args.json)
+    _show(result, args.json, args.stores)
     return result.exit_code
 
 
-def _show(result: Plan, as_json: bool) -> None:
+def _show(result: Plan, as_json: bool, every_store: bool) -> None:
     if as_json:
         print(json.dumps(result.as_json(), indent=1))
     else:
-        _print_tables(result)
+        _print_tables(result, every_store)
     _print_rejects(result)
 
 
-def _print_tables(result: Plan) -> None:
+def _print_tables(result: Plan, every_store: bool) -> None:
     from rich.console import Console
 
     from extractor.budget.tables import tables
 
-    Console(width=None if sys.stdout.isatty() else _WIDTH_OF_A_FILE, highlight=False).print(tables(result))
+    Console(width=None if sys.stdout.isatty() else _WIDTH_OF_A_FILE, highlight=False).print(tables(result, every_store))
 
 
 def _print_rejects(result: Plan) -> None:
