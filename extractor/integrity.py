@@ -12,11 +12,14 @@ from pathlib import Path
 
 from lmdb import verify as lmdb_verify
 
+from extractor.completeness import Completeness, completeness
 from extractor.errors import ExtractorError, UsageError
 from extractor.store import Store
 from extractor.store.layout import DATA_FILE
 from extractor.store.lock import live_writers
+from extractor.store.sample import StoredSample
 from extractor.store.sample_check import check_sample
+from extractor.store.totals import ValueTotals
 
 QUICK_SAMPLES = 64  # whose tiles are read by a quick check
 Progress = Callable[[int, int], None]
@@ -34,13 +37,16 @@ class Finding:
 
 @dataclass(slots=True, kw_only=True)
 class IntegrityReport:
-    """What was looked at. `checked_bytes` are stored bytes that were read and compared with their checksums."""
+    """What was looked at. `checked_bytes` are stored bytes that were read and compared with their checksums; `values`
+    are counts of the sound samples."""
 
     samples: int = 0
     tokens: int = 0
     checked_samples: int = 0
     checked_bytes: int = 0
     seconds: float = 0.0
+    values: ValueTotals = field(default_factory=ValueTotals)
+    completeness: Completeness
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -60,7 +66,11 @@ def check_store(
         raise UsageError(f"{workers} workers can't check anything; give at least 1")
     start = time.perf_counter()
     store = Store.quietly(path, check=True)
-    report = IntegrityReport(samples=len(store), tokens=int(store.lengths.sum()))
+    report = IntegrityReport(
+        samples=len(store),
+        tokens=int(store.lengths.sum()),
+        completeness=completeness(store.path, len(store)),
+    )
     report.findings += [Finding(shard=name, message=str(error)) for name, error in store.problems.items()]
     report.findings += _structure_findings(store)
     _check_samples(store, _rows_to_read(len(store)) if quick else None, workers, report, progress or (lambda *_: None))
@@ -95,23 +105,28 @@ def _check_samples(
     sizes = store.stored_bytes
     total = int(sizes.sum()) if read_tiles is None else int(sizes[list(read_tiles)].sum())
 
-    def check(row: int) -> tuple[int, int]:
-        return row, check_sample(store, row, tiles=read_tiles is None or row in read_tiles)
+    def reads(row: int) -> bool:
+        return read_tiles is None or row in read_tiles
+
+    def check(row: int) -> StoredSample:
+        return check_sample(store, row, tiles=reads(row))
 
     with ThreadPoolExecutor(workers, "verify") as pool:
         jobs = ((row, pool.submit(check, row)) for row in range(len(store)))
         for row, job in _bounded(jobs, 4 * workers):
             try:
-                report.checked_bytes += job.result()[1]
+                sample = job.result()
+                report.checked_bytes += sample.seal.stored_bytes if reads(row) else 0
                 report.checked_samples += 1
+                report.values.add(sample)
             except ExtractorError as error:
                 report.findings.append(_finding(store, row, error))
             progress(report.checked_bytes, total)
 
 
 def _bounded(
-    jobs: Iterator[tuple[int, Future[tuple[int, int]]]], ahead: int
-) -> Iterator[tuple[int, Future[tuple[int, int]]]]:
+    jobs: Iterator[tuple[int, Future[StoredSample]]], ahead: int
+) -> Iterator[tuple[int, Future[StoredSample]]]:
     """Start at most `ahead` jobs before the oldest are taken: a million queued futures would be gigabytes."""
     running = {job: row for row, job in islice(jobs, ahead)}
     while running:

@@ -81,17 +81,22 @@ def time_left(done_tokens: int, total_tokens: int, seconds: float) -> str:
 
 
 def print_summary(summary: Summary) -> None:
-    """A two-column table on stdout."""
-    table = Table(show_header=False, title=f"store {summary.store}", title_justify="left")
+    """A two-column table on stdout, its paths on lines of their own: in a column they would be cut."""
+    table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")
     for name, value in summary_rows(summary):
         table.add_row(name, value)
+    print(f"store {summary.store}")
     Console().print(table)
+    if summary.findings_file is not None:
+        print(f"listed in {summary.findings_file}")
 
 
 def summary_rows(summary: Summary) -> list[tuple[str, str]]:
-    """(name, value) in the order in which a person asks."""
+    """(name, value) in the order in which a person asks. Counts are of this run, which they say where there was
+    another."""
+    which = " of this run" if summary.already_stored else ""
     return [
         ("samples stored now", f"{summary.samples:,}"),
         ("samples stored before", f"{summary.already_stored:,}"),
@@ -100,7 +105,6 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
         ("hidden states", f"{summary.bytes / 2**30:.3f} GiB"),
         ("seconds", f"{summary.seconds:.1f}"),
         ("seconds waiting for the disk", f"{summary.stalled_seconds:.1f}"),
-        ("saturated values", f"{summary.saturated:,}"),
-        ("inf / NaN values", f"{summary.inf:,} / {summary.nan:,}"),
-        ("listed in", str(summary.findings_file or "-")),
+        (f"saturated values{which}", f"{summary.saturated:,}"),
+        (f"inf / NaN values{which}", f"{summary.inf:,} / {summary.nan:,}"),
     ]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from extractor.completeness import completeness
 from extractor.errors import CorruptError
 from extractor.integrity import IntegrityReport
 from extractor.store import ShardWriter, Store
@@ -20,9 +21,12 @@ from extractor.store.shard_file import ShardFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """`redo`: ids whose seal was given up; `shards`: given up whole; `saved`: their samples that were copied out."""
+    """`redo`: ids that the store has lost; `shards`: given up whole; `saved`: their samples that were copied out.
+    `unnamed`: how many more samples are lost that nothing names any more, as the index of their shard is gone; None
+    where it can't be counted either, because no run has ended by itself."""
 
     redo: list[str]
+    unnamed: int | None
     shards: list[str]
     saved: list[str]
 
@@ -44,7 +48,17 @@ def repair(path: Path | str, report: IntegrityReport) -> Repair:
     reasons = {f.shard: f.message for f in report.findings if f.seal_offset is None}
     rejects += [Reject(shard=name, reason=reasons[name]) for name in lost]
     add_rejects(path, rejects)
-    return Repair(redo=sorted({str(f.sample_id) for f in samples}), shards=lost, saved=saved)
+    after = Store.quietly(path)
+    redo = sorted(sample_id for sample_id in store if sample_id not in after)
+    return Repair(redo=redo, unnamed=_unnamed(after, redo, lost), shards=lost, saved=saved)
+
+
+def _unnamed(after: Store, redo: list[str], lost: list[str]) -> int | None:
+    """Lost samples beyond those of `redo`: only a shard given up whole can have held any."""
+    if not lost:
+        return 0
+    missing = completeness(after.path, len(after)).missing
+    return None if missing is None else max(0, missing - len(redo))
 
 
 def _save(store: Store, lost: list[str], broken: set[str | None]) -> list[str]:

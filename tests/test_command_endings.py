@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from store_samples import a_manifest, rows_of, write_samples
 
 from extractor.cli import main, streams
 from extractor.cli.system_errors import describe
@@ -17,7 +18,6 @@ from extractor.exports import folder
 from extractor.exports.format import Format, Record, pack_safetensors, pack_torch
 from extractor.exports.ledger import Ledger
 from extractor.store import prepare_store
-from tests.store_samples import a_manifest, rows_of, write_samples
 
 ROOT = Path(__file__).parent.parent
 ASCII = {"PATH": os.environ["PATH"], "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

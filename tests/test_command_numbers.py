@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from store_samples import a_manifest
 
 from extractor.cli import _parser, main
 from extractor.compaction import compact
@@ -17,11 +18,9 @@ from extractor.planning import PlanConfig
 from extractor.replicas.options import ReplicaOptions
 from extractor.store import Store, prepare_store
 from extractor.verify import ReferenceReport, verify_reference
-from tests.store_samples import a_manifest
 
 PATHS = {"samples": Path("s"), "model": Path("m"), "out": Path("o")}
-# Options whose range their dataclass checks (below, and tests of prepare and plan), and seeds, which may be any
-# integer.
+# Options whose range their dataclass checks (below, and in tests of prepare and plan), and seeds: any integer.
 CHECKED_LATER = {
     *(item.name for kind in (Config, ReplicaOptions, PlanConfig) for item in dataclasses.fields(kind)),
     *("max_length", "workers", "max_record_bytes", "show", "seed"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import mmap
+import re
 import shutil
 import warnings
 
@@ -14,6 +16,7 @@ from extractor.cli import main
 from extractor.compaction import compact
 from extractor.errors import CorruptError, StoreError
 from extractor.integrity import check_store
+from extractor.record import PAGE_HEADER_BYTES
 from extractor.repair import repair
 from extractor.store import ShardWriter, Store, prepare_store
 
@@ -44,6 +47,13 @@ def flip(path, offset, bit=3):
         byte = handle.read(1)[0]
         handle.seek(offset)
         handle.write(bytes([byte ^ 1 << bit]))
+
+
+def index_block(file):
+    """Offset of the shard's index. LMDB does not clear the ends of its pages, so the mark alone may be a leftover."""
+    data = file.read_bytes()
+    found = (match.start() for match in re.finditer(b"INDX", data))
+    return next(at for at in found if (at - PAGE_HEADER_BYTES) % mmap.PAGESIZE == 0)
 
 
 def place_of(path, name):
@@ -77,7 +87,7 @@ def test_a_flipped_bit_is_found_repaired_and_redone(path, samples, what):
     file, seal_, seal_offset = place_of(path, "s4")
     offset = int(seal_.tiles[1]["offset"]) + 77 if what == "tile" else seal_offset + 40
     if what == "index":
-        offset = file.read_bytes().index(b"INDX") + 40
+        offset = index_block(file) + 40
     before = file.read_bytes()
     flip(file, offset)
     report = check_store(path)
@@ -240,3 +250,115 @@ def test_verify_compares_with_the_reference_it_is_given(path, monkeypatch, capsy
     assert json.loads(capsys.readouterr().out)["reference"]["samples"] == ["s0", "s1"]
     assert run("verify", path, "--reference", "wrong") == 1
     assert "sample 's3' token 0 channel 7" in capsys.readouterr().out
+
+
+def record_run(path, name, *, samples, already=0, interrupted=False):
+    (path / "runs").mkdir(exist_ok=True)
+    record = {"already_stored": already, "samples": samples, "interrupted": interrupted}
+    (path / "runs" / f"{name}.json").write_text(json.dumps(record))
+
+
+def verified(path, capsys, *options):
+    capsys.readouterr()
+    code = run("verify", path, "--json", *options)
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_inspect_and_verify_count_what_the_store_holds(path, samples, capsys):
+    wanted = {n: sum(int(stats_of(rows)[n].sum()) for rows in samples.values()) for n in ("saturated", "inf", "nan")}
+    assert wanted["nan"] > 0
+    assert run("inspect", path, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    _, report = verified(path, capsys)
+    for name, count in wanted.items():
+        assert shown[name] == report[name] == count
+    run("inspect", path)
+    assert f"{wanted['nan']:,}" in capsys.readouterr().out
+
+
+def test_inspect_says_that_it_did_not_count(path, capsys, monkeypatch):
+    monkeypatch.setattr("extractor.cli.inspect_command.COUNTED_SAMPLES", 5)
+    assert run("inspect", path, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["nan"] is None
+    run("inspect", path)
+    assert "not counted" in capsys.readouterr().out
+    monkeypatch.undo()
+    file, _, seal_offset = place_of(path, "s4")
+    flip(file, seal_offset + 40)
+    assert run("inspect", path) == 0
+    assert "a seal is damaged" in capsys.readouterr().out
+
+
+def test_whether_all_samples_are_there_is_what_the_runs_tell(path, capsys):
+    def told():
+        code, document = verified(path, capsys)
+        assert code == 0
+        return document["complete"], document["expected_samples"]
+
+    assert told() == (None, None)
+    record_run(path, "1", samples=3, interrupted=True)
+    assert told() == (None, None)  # a later run stored more and left no record
+    record_run(path, "2", samples=3, already=3, interrupted=True)
+    assert told() == (False, None)
+    run("verify", path)
+    assert "interrupted at 6 samples" in " ".join(capsys.readouterr().out.split())
+    record_run(path, "3", samples=1, already=6)
+    assert told() == (False, 7)
+    record_run(path, "4", samples=0, already=6)
+    assert told() == (True, 6)
+    run("inspect", path)
+    assert "yes, all 6 samples" in capsys.readouterr().out
+    (path / "runs" / "0.json").write_text("{}")
+    assert told() == (True, 6)
+
+
+@pytest.mark.parametrize(("recorded", "unnamed"), [(True, 3), (False, None)])
+def test_a_repair_says_how_many_of_the_lost_have_no_name(path, capsys, recorded, unnamed):
+    if recorded:
+        record_run(path, "1", samples=3, already=3)
+    with (path / "shard-0001" / "data.mdb").open("r+b") as handle:
+        handle.truncate(100)
+    code, document = verified(path, capsys, "--repair")
+    assert code == 3
+    assert document["repair"] == {"redo": [], "unnamed": unnamed, "shards": ["shard-0001"], "saved": []}
+    assert len(Store.open(path)) == 3
+
+
+def test_a_repair_tells_people_what_is_redone(path, capsys):
+    record_run(path, "1", samples=6)
+    (path / "shard-0001" / "data.mdb").unlink()
+    assert run("verify", path, "--repair") == 3
+    assert "3 others, whose names are lost" in capsys.readouterr().err
+
+
+def test_a_repair_names_the_lost_of_a_shard_that_can_be_listed(path, capsys):
+    file, seal_, _ = place_of(path, "s4")
+    flip(file, int(seal_.tiles[0]["offset"]) + 3)
+    record_run(path, "1", samples=6)
+    _, document = verified(path, capsys, "--repair")
+    assert document["repair"]["redo"] == ["s4"]
+    assert document["repair"]["unnamed"] == 0
+
+
+def test_tables_cut_nothing(tmp_path, capsys, monkeypatch):
+    from extractor.cli.store_tables import print_document
+
+    monkeypatch.setenv("COLUMNS", "40")
+    path = "/a" + "/long" * 30
+    print_document(
+        {"store": path, "note": "n" * 90, "seconds": 0.0302, "rows": [{"run_id": "r" * 50, "max_abs": 1 / 3}]}
+    )
+    printed = capsys.readouterr().out
+    assert path in printed
+    assert "\u2026" not in printed
+    assert (printed.count("n"), printed.count("r")) >= (90, 50)
+    assert "0.03 " in printed
+    assert "0.3333 " in printed
+
+
+def test_ids_are_shown_as_they_are(tmp_path, capsys):
+    manifest = a_manifest()
+    path = prepare_store(tmp_path / "s", manifest).path
+    write_samples(path, {"[red]a:smile:": rows_of(0, 2, manifest)})
+    assert run("inspect", path, "--list") == 0
+    assert "[red]a:smile:" in capsys.readouterr().out

@@ -87,3 +87,8 @@ def _say_how_it_ended(summary: Summary) -> None:
         print("stopped; whole samples are stored; run the same command again to continue", file=sys.stderr)
     elif not summary.samples and summary.already_stored:
         print(f"all {summary.already_stored} samples are stored already; nothing to do", file=sys.stderr)
+    if summary.already_stored:
+        print(
+            f"counts and exit code are of this run; `extractor inspect {summary.store}` counts all stored values",
+            file=sys.stderr,
+        )

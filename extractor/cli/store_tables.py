@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 _LONG = 8  # items of a plain list that are shown
+_PATHS = {"store"}
 
 
 def print_document(document: dict[str, Any]) -> None:
-    """Scalars as one table, each list of objects as another, nested objects as a table of their own."""
-    console = Console()
-    plain = {name: value for name, value in document.items() if not _is_table(value) and not isinstance(value, dict)}
+    """Paths as lines that can be copied, other scalars as one table, each list of objects as another, nested objects as
+    a table of their own. Nothing is cut: what is too long for its column goes on in the next line."""
+    console = Console(markup=False, emoji=False, highlight=False)
+    for name in _PATHS & document.keys():
+        console.print(f"{name} {document[name]}", soft_wrap=True)
+    plain = {n: v for n, v in document.items() if n not in _PATHS and not _is_table(v) and not isinstance(v, dict)}
     console.print(_pairs("", plain))
     for name, value in document.items():
         if isinstance(value, dict) and value:
@@ -28,6 +32,8 @@ def _is_table(value: object) -> bool:
 
 def _pairs(title: str, values: dict[str, Any]) -> Table:
     table = Table(title=title or None, show_header=False, title_justify="left")
+    table.add_column()
+    table.add_column(overflow="fold")
     for name, value in values.items():
         table.add_row(name, _text(name, value))
     return table
@@ -36,7 +42,8 @@ def _pairs(title: str, values: dict[str, Any]) -> Table:
 def _rows(title: str, rows: list[dict[str, Any]]) -> Table:
     table = Table(title=title, title_justify="left")
     for name in rows[0]:
-        table.add_column(name, justify="right" if isinstance(rows[0][name], int | float) else "left")
+        justify: JustifyMethod = "right" if isinstance(rows[0][name], int | float) else "left"
+        table.add_column(name.replace("_", " "), justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*(_text(name, value) for name, value in row.items()))
     return table
@@ -47,6 +54,8 @@ def _text(name: str, value: object) -> str:
         return f"{value:,} ({value / 2**30:.2f} GiB)" if value >= 2**27 else f"{value:,}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.2f}" if name == "seconds" else f"{value:.4g}"
     if isinstance(value, list | tuple):
         more = f", ... ({len(value):,})" if len(value) > _LONG else ""
         return ", ".join(str(item) for item in value[:_LONG]) + more

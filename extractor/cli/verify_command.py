@@ -48,7 +48,10 @@ def run(args: argparse.Namespace) -> int:
         document["reference"] = _reference(args)
         document["ok"] = document["ok"] and document["reference"]["ok"]
         code = code if document["reference"]["ok"] else 1
-    _print(document, as_json=args.json)
+    if args.json:
+        print(json.dumps(document, indent=2))
+    else:
+        _print(document, report)
     return code
 
 
@@ -67,7 +70,14 @@ def _check(args: argparse.Namespace) -> tuple[IntegrityReport, dict[str, Any]]:
 
     with ByteProgress("verify") as progress:
         report = check_store(args.store, quick=args.quick, workers=args.workers, progress=progress.update)
-    return report, {"ok": report.ok, **asdict(report)}
+    return report, {"ok": report.ok, **_as_json(report)}
+
+
+def _as_json(report: IntegrityReport) -> dict[str, Any]:
+    document = asdict(report)
+    values, complete = document.pop("values"), report.completeness
+    del document["completeness"]
+    return {**document, **values, "complete": complete.complete, "expected_samples": complete.expected}
 
 
 def _repair(store: Path, report: IntegrityReport) -> dict[str, Any]:
@@ -95,10 +105,7 @@ def _reference(args: argparse.Namespace) -> dict[str, Any]:
     return found.as_json()
 
 
-def _print(document: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(document, indent=2))
-        return
+def _print(document: dict[str, Any], report: IntegrityReport) -> None:
     from extractor.cli.store_tables import print_document
 
     findings = document["findings"]
@@ -107,9 +114,20 @@ def _print(document: dict[str, Any], *, as_json: bool) -> None:
     if len(findings) > _SHOWN:
         print(f"... and {len(findings) - _SHOWN} more; --json lists all", file=sys.stderr)
     reference = document.pop("reference", None)
-    print_document({**document, "findings": len(findings)})
+    print_document({**document, "findings": len(findings), "complete": str(report.completeness)})
+    if "repair" in document:
+        print(_what_is_redone(document["repair"]), file=sys.stderr)
     if reference is not None:
         _print_reference(reference)
+
+
+def _what_is_redone(repair: dict[str, Any]) -> str:
+    text = f"{len(repair['redo']):,} samples that have a name are lost"
+    if repair["unnamed"] is None:
+        text += ", and perhaps others, whose names are lost with their shard's index"
+    elif repair["unnamed"]:
+        text += f", and {repair['unnamed']:,} others, whose names are lost with their shard's index"
+    return f"{text}; the same extract stores whatever is missing"
 
 
 def _print_reference(reference: dict[str, Any]) -> None:

@@ -146,7 +146,7 @@ class Store(Mapping[str, StoredSample]):
             near = ", ".join(repr(name) for name in self._catalog.nearest(sample_id)) or "none alike"
             raise MissingSampleError(
                 f"{self.path} has no sample {sample_id!r} among its {len(self)}; nearest: {near}; list them with "
-                "`extractor inspect --json`"
+                f"`extractor inspect {self.path} --list`"
             )
         return row
 

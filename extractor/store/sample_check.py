@@ -44,18 +44,17 @@ class ValueCounts:
         self.largest[layer] = max(self.largest[layer], largest)
 
 
-def check_sample(store: Store, row: int, *, tiles: bool) -> int:
-    """Check the sample at place `row` of `store` and return the stored bytes read. `tiles`: read those too.
+def check_sample(store: Store, row: int, *, tiles: bool) -> StoredSample:
+    """Check the sample at place `row` of `store` and return it. `tiles`: read and compare those too.
 
     Raises CorruptError with the sample's id for what does not fit.
     """
     sample = store.at(row)
     _check_listed(store, row, sample)
     check_lengths(sample, store.manifest)
-    if not tiles:
-        return 0
-    check_values(sample, store.manifest)
-    return sample.seal.stored_bytes
+    if tiles:
+        check_values(sample, store.manifest)
+    return sample
 
 
 def check_values(sample: StoredSample, manifest: Manifest) -> None:
