@@ -141,6 +141,12 @@ def test_a_folder_to_look_in_must_exist(tmp_path):
         nearby_stores(None, [tmp_path / "none"])
 
 
+def test_an_out_below_a_file_is_said(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="x can't be made, because .*file is a file; pass a folder with --out"):
+        nearby_stores(tmp_path / "file" / "x", [])
+
+
 def reasons(*stores: Path) -> dict[str, str]:
     return {path.name: reason for path, reason in superseded([look_at(path) for path in stores]).items()}
 

@@ -92,6 +92,23 @@ def test_what_cannot_be_written_is_one_line(tmp_path, store, model, to, allowed)
     assert not list((tmp_path / "out").glob(".*"))
 
 
+def test_weights_that_cannot_be_read(tmp_path, store, model, capsys):
+    (tmp_path / "config.json").write_bytes((model / "config.json").read_bytes())
+    (tmp_path / "m.safetensors").write_text("junk")
+    arguments = ["export", str(store.path), "--to", "specforge", "--model", str(tmp_path), "--out", str(tmp_path / "o")]
+    assert main(arguments) == 1
+    assert f"{tmp_path / 'm.safetensors'} can't be read" in capsys.readouterr().err
+
+
+def test_speculators_missing_is_said_with_what_to_install(monkeypatch):
+    from extractor.exports import speculators_train
+
+    monkeypatch.setitem(sys.modules, "hs_connectors", None)
+    monkeypatch.delitem(sys.modules, "extractor.exports.speculators_backend", raising=False)
+    with pytest.raises(SystemExit, match="the package hs_connectors is missing.*pip install speculators"):
+        speculators_train.main()
+
+
 def test_a_folder_that_may_not_be_written(tmp_path, store, monkeypatch, capsys):
     def forbidden(*_, **__):
         raise PermissionError(13, "Permission denied")

@@ -253,3 +253,9 @@ def test_report(tmp_path: Path, tiny_tokenizer_dir: Path) -> None:
     counts = {"total": 190, "trained": 106, "prompt": 84, "thinking": 0, "response": 106, "tool": 0}
     assert total["tokens"] == counts  # 21 tokens around an answer are prompt, its end token is response
     assert total["length_percentiles"] == {"p50": 24, "p90": 118, "p95": 118, "p99": 118, "max": 118}
+
+
+def test_any_integer_is_a_seed() -> None:
+    ids = np.arange(5, dtype=np.int32)
+    keys = {shuffle_key(ids, seed) for seed in (0, -1, 10**63, 10**64, 10**64 + 1, -(10**90))}
+    assert len(keys) == 6

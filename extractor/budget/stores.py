@@ -85,6 +85,8 @@ def nearby_stores(out: Path | None, look: Sequence[Path]) -> Nearby:
     """The stores under the folders `look`; with none, on the filesystem of `out`."""
     roots = look or (roots_near(out) if out else ())
     missing = next((root for root in roots if not root.is_dir()), None)
+    if missing is not None and not look:
+        raise StoreError(f"{out} can't be made, because {missing} is a file; pass a folder with --out")
     if missing is not None:
         raise InputError(f"--look {missing} is no folder; name the folders that hold stores")
     return find_stores(roots)

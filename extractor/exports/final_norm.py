@@ -49,15 +49,22 @@ def load_final_norm(model: Path) -> Norm:
 
 
 def _final_weight(model: Path) -> torch.Tensor:
-    from safetensors import safe_open
-
     for file in sorted(model.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as tensors:
-            names = [name for name in tensors.keys() if _WEIGHT.search(name)]  # noqa: SIM118 - not a mapping
-            if names:
-                weight: torch.Tensor = tensors.get_tensor(names[0])
-                return weight
+        weight = _weight_in(file)
+        if weight is not None:
+            return weight
     raise InputError(
         f"no safetensors file of {model} has a tensor named like model.norm.weight; pass the folder of the model that "
         "the store was extracted from"
     )
+
+
+def _weight_in(file: Path) -> torch.Tensor | None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            names = [name for name in tensors.keys() if _WEIGHT.search(name)]  # noqa: SIM118 - not a mapping
+            return tensors.get_tensor(names[0]) if names else None
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{file} can't be read ({error}); restore it, or pass another folder with --model") from error

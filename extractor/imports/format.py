@@ -44,11 +44,25 @@ class Importer:
     note: str
 
 
+def width_of(states: torch.Tensor, dimensions: int) -> int:
+    """H of states [..., H]. Raises BadRecordError for another number of dimensions, and for H = 0."""
+    if states.ndim != dimensions or not states.shape[-1]:
+        raise BadRecordError(f"states of shape {list(states.shape)}; {dimensions} dimensions are expected")
+    return int(states.shape[-1])
+
+
 def split_columns(states: torch.Tensor, width: int) -> list[torch.Tensor]:
     """[T, A * width] -> A views [T, width]."""
     if states.ndim != 2 or states.shape[1] % width:
         raise BadRecordError(f"states of shape {list(states.shape)} are no multiple of {width} columns")
     return list(torch.split(states, width, 1))
+
+
+def check_integers(name: str, values: torch.Tensor, most: int) -> None:
+    """Raises BadRecordError unless all are whole numbers from 0 to `most`: nothing is rounded or wrapped later."""
+    bad = values[(values != values.long()) | (values < 0) | (values > most)]
+    if len(bad):
+        raise BadRecordError(f"{name} {bad[0].item()}; whole numbers from 0 to {most} are expected")
 
 
 def load_torch(path: Path, *keys: str) -> dict[str, torch.Tensor]:
@@ -58,6 +72,9 @@ def load_torch(path: Path, *keys: str) -> dict[str, torch.Tensor]:
     except Exception as error:  # noqa: BLE001 - torch raises many kinds for damaged files
         raise BadRecordError(f"can't be loaded ({type(error).__name__}: {str(error).splitlines()[0]})") from error
     _require(set(found) if isinstance(found, dict) else set(), keys)
+    other = [f"{key} is {type(found[key]).__name__}" for key in keys if not isinstance(found[key], torch.Tensor)]
+    if other:
+        raise BadRecordError(f"{', '.join(other)}; tensors are expected")
     loaded: dict[str, torch.Tensor] = found
     return loaded
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from extractor.errors import InputError, UsageError
-from extractor.imports.format import BadRecordError, Foreign, Importer, Source
+from extractor.imports.format import BadRecordError, Foreign, Importer, Source, check_integers
 from extractor.imports.target import DTYPES, ImportOptions, slots_of, target_manifest
 from extractor.manifest import Manifest
 from extractor.ops import gather_rows
@@ -63,6 +63,8 @@ def import_folder(
     InputError when nothing can be read, FingerprintError when `out` is a store of something else.
     """
     importer = find_importer(form)
+    if not Path(folder).is_dir():
+        raise InputError(f"{folder} is no folder; pass the one that holds the files of {form}")
     sources = importer.find(Path(folder))
     first = _first(sources, Path(folder), importer)
     manifest = target_manifest(importer.name, Path(folder), sources, first, options)
@@ -135,6 +137,8 @@ class _Job:
         slots = slots_of(sample)
         if tokens == 0 or len(sample.loss_mask) != tokens:
             raise BadRecordError(f"{tokens} tokens and a loss mask of {len(sample.loss_mask)}")
+        check_integers("token id", sample.token_ids, np.iinfo(np.int32).max)
+        check_integers("loss mask", sample.loss_mask, 1)
         if len(slots) != len(self._manifest.layer_ids):
             raise BadRecordError(f"{len(slots)} states a token; the first file has {len(self._manifest.layer_ids)}")
         if sample.layer_ids is not None and sample.layer_ids != self._manifest.layer_ids[: len(sample.layer_ids)]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from extractor.imports.format import Foreign, Importer, Source, load_torch, split_columns
+from extractor.imports.format import Foreign, Importer, Source, load_torch, split_columns, width_of
 
 
 def _find(folder: Path) -> list[Source]:
@@ -17,12 +17,13 @@ def _find(folder: Path) -> list[Source]:
 def _read(file: Path) -> Foreign:
     """input_ids [T], hidden_states [T, H], aux_hidden_states [T, A * H], loss_mask [T] or none (all trained)."""
     record = load_torch(file, "input_ids", "hidden_states", "aux_hidden_states")
-    tokens = record["input_ids"].flatten()
+    tokens, mask = record["input_ids"].flatten(), record.get("loss_mask")
+    width = width_of(record["hidden_states"], 2)
     return Foreign(
         sample_id=str(record.get("conversation_id", file.stem)),
         token_ids=tokens,
-        loss_mask=record.get("loss_mask", torch.ones_like(tokens)).flatten(),
-        aux=split_columns(record["aux_hidden_states"], record["hidden_states"].shape[-1]),
+        loss_mask=torch.as_tensor(mask).flatten() if mask is not None else torch.ones_like(tokens),
+        aux=split_columns(record["aux_hidden_states"], width),
         last=record["hidden_states"] if record.get("hidden_states_prenorm") else None,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from extractor.imports.format import BadRecordError, Foreign, Importer, Source, load_safetensors
+from extractor.imports.format import BadRecordError, Foreign, Importer, Source, load_safetensors, width_of
 from extractor.layers import CONVENTION
 
 
@@ -16,6 +16,7 @@ def _find(folder: Path) -> list[Source]:
 def _read(file: Path) -> Foreign:
     """input_ids [T], loss_mask [T], hidden_states [T, L, H]; all slots are aux, named by the header, else --layers."""
     tensors, header = load_safetensors(file, "input_ids", "loss_mask", "hidden_states")
+    width_of(tensors["hidden_states"], 3)
     return Foreign(
         sample_id=header.get("sample_id", file.stem),
         token_ids=tensors["input_ids"],

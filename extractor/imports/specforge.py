@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from extractor.imports.format import Foreign, Importer, Source, load_torch, split_columns
+from extractor.imports.format import Foreign, Importer, Source, load_torch, split_columns, width_of
 
 
 def _find(folder: Path) -> list[Source]:
@@ -16,7 +16,7 @@ def _find(folder: Path) -> list[Source]:
 def _read(file: Path, folder: Path) -> Foreign:
     """input_ids [T], loss_mask [T], hidden_state [1, T, H] after the final norm, aux_hidden_state [1, T, A * H]."""
     record = load_torch(file, "input_ids", "loss_mask", "hidden_state", "aux_hidden_state")
-    width = record["hidden_state"].shape[-1]
+    width = width_of(record["hidden_state"], 3)
     return Foreign(
         sample_id=str(file.relative_to(folder).with_suffix("")),
         token_ids=record["input_ids"].flatten(),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from extractor.errors import InputError, UsageError
-from extractor.imports.format import BadRecordError, Foreign, Importer, Source, load_safetensors
+from extractor.imports.format import BadRecordError, Foreign, Importer, Source, load_safetensors, width_of
 
 
 def _find(folder: Path) -> list[Source]:
@@ -24,12 +24,16 @@ def _rows(folder: Path) -> Any:
     except ImportError as error:
         raise UsageError("importing from speculators needs the package datasets; pip install datasets") from error
     try:
-        return datasets.load_from_disk(str(folder)).with_format(None)
+        rows = datasets.load_from_disk(str(folder)).with_format(None)
     except (FileNotFoundError, ValueError) as error:
         raise InputError(
             f"{folder} is not a data set of speculators ({error}); pass the folder that `speculators train "
             "--data-path` gets, with dataset_info.json in it"
         ) from error
+    missing = [name for name in ("input_ids", "loss_mask") if name not in rows.column_names]
+    if missing:
+        raise InputError(f"the data set {folder} has no column {', '.join(missing)}; speculators did not make it")
+    return rows
 
 
 def _read(rows: Any, row: int, states: Path) -> Foreign:
@@ -38,6 +42,7 @@ def _read(rows: Any, row: int, states: Path) -> Foreign:
     tensors, _ = load_safetensors(states / f"hs_{row}.safetensors", "token_ids", "hidden_states")
     if tensors["token_ids"].tolist() != list(about["input_ids"]):
         raise BadRecordError("its token_ids are not those of its row: the data set was made anew after the states")
+    width_of(tensors["hidden_states"], 3)
     slots = list(tensors["hidden_states"].unbind(1))
     return Foreign(
         sample_id=about.get("sample_id") or f"row-{row}",

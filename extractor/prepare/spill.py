@@ -49,8 +49,10 @@ class Spilled:
 
 def shuffle_key(token_ids: np.ndarray, seed: int) -> bytes:
     """16 bytes: equal for equal ids under one seed; in byte order they are a random order."""
-    digest = hashlib.blake2b(token_ids.astype("<i4").tobytes(), digest_size=_KEY_BYTES, key=str(seed).encode())
-    return digest.digest()
+    key = str(seed).encode()
+    if len(key) > hashlib.blake2b.MAX_KEY_SIZE:
+        key = hashlib.blake2b(key).digest()
+    return hashlib.blake2b(token_ids.astype("<i4").tobytes(), digest_size=_KEY_BYTES, key=key).digest()
 
 
 def bucket_of(key: bytes, buckets: int) -> int:
