@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extractor.errors import StoreError, UsageError
+from extractor.manifest import Manifest
 from extractor.store import ShardWriter, Store
 from extractor.store.layout import unlist
 from extractor.store.lock import require_no_writers
@@ -36,6 +37,7 @@ def compact(path: Path | str, *, min_dead_share: float = 0.05) -> Compaction:
     if not 0 <= min_dead_share <= 1:
         raise UsageError(f"min_dead_share is {min_dead_share}; it is a share of a shard; give a number from 0 to 1")
     path = Path(path)
+    Manifest.load(path)  # says what is wrong with a path that is no store
     require_no_writers(path, "compaction")
     if parts(path):
         raise StoreError(f"{path} has shards in other folders; collect them with `extractor gather`, then compact")

@@ -18,7 +18,7 @@ def _option(help_text: str, default: Any = None, choices: tuple[str, ...] = ()) 
 class Config:
     """Options of `extract`. Field names are the long option names; `help` in the metadata is their help text."""
 
-    samples: Path = field(metadata={"help": "samples file made by `extractor prepare`", "choices": ()})
+    samples: Path = field(metadata={"help": "samples file made by `extractor prepare`, or its folder", "choices": ()})
     model: Path = field(metadata={"help": "Hugging Face model folder", "choices": ()})
     out: Path = field(metadata={"help": "store to create or continue", "choices": ()})
     engine: str = _option("inference engine", "vllm", ("vllm", "transformers"))

@@ -88,7 +88,7 @@ class Manifest:
         file = store / name
         try:
             raw = json.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise StoreError(_not_a_store(store)) from None
         except (OSError, ValueError) as error:
             raise StoreError(f"{file} can't be read as JSON: {error}; restore it from a copy of the store") from error
@@ -129,4 +129,6 @@ def _require(allowed: bool, name: str, got: object, wanted: str) -> None:
 def _not_a_store(path: Path) -> str:
     if not path.exists():
         return f"store {path} does not exist; make one with `extractor extract`"
+    if not path.is_dir():
+        return f"{path} is a file, and a store is a folder; pass one that `extractor extract` made"
     return f"{path} has no {NAME}, so it is not a store; pass a folder that `extractor extract` made"

@@ -65,6 +65,8 @@ class ModelInfo:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
+    if path.is_file():
+        raise InputError(f"{path} is a file; pass the Hugging Face model folder that it lies in")
     if not path.is_dir():
         raise InputError(f"model folder {path} does not exist; pass a Hugging Face model folder with --model")
     file = path / "config.json"

@@ -83,8 +83,8 @@ def _refusal(lengths: npt.NDArray[Any], bad: npt.NDArray[np.intp], budget: int) 
     first = int(bad[0])
     return (
         f"sample {first} has {int(lengths[first])} tokens, outside 1 to the token budget of {budget} ({bad.size} such "
-        f"of {lengths.size}, longest {int(lengths[bad].max())}); raise --token-budget, cap samples with --max-length, "
-        "or drop them with --overlong drop"
+        f"of {lengths.size}, longest {int(lengths[bad].max())}); pass a larger token budget, or cap or drop "
+        "such samples when they are prepared (`extractor prepare --max-length N --overlong truncate|drop`)"
     )
 
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from extractor.errors import InputError, UsageError
 
+NAME = "samples.parquet"  # what `prepare` calls it
 SEGMENT_KINDS = ("prompt", "thinking", "response", "tool")
 SCHEMA = pa.schema(
     [
@@ -49,8 +50,9 @@ class SamplesFile:
     means that every token is trained on. Opening reads ids and lengths only; token ids are streamed."""
 
     def __init__(self, path: Path | str) -> None:
-        """Raises InputError when the file is missing, not Parquet, empty, of other types, or has bad ids."""
-        self.path = Path(path)
+        """`path`: the file, or the folder that `prepare` wrote it to. Raises InputError when the file is missing, not
+        Parquet, empty, of other types, or has bad ids."""
+        self.path = _file(Path(path))
         self._parquet = _open(self.path)
         self._check_types()
         ids, lengths = self._scan()
@@ -151,6 +153,14 @@ def _accepts(name: str, got: pa.DataType) -> bool:
         return bool(pa.types.is_string(got) or pa.types.is_large_string(got))
     is_list = pa.types.is_list(got) or pa.types.is_large_list(got)
     return bool(is_list and pa.types.is_integer(got.value_type))
+
+
+def _file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    if not (path / NAME).is_file():
+        raise InputError(f"{path} is a folder without {NAME}; pass the file, or `extractor prepare`'s folder")
+    return path / NAME
 
 
 def _open(path: Path) -> pq.ParquetFile:

@@ -151,3 +151,27 @@ def test_an_export_that_can_not_write_says_so(pack, tmp_path, small_files):
             form, Record("s7", ones, ones, states, states, None, manifest), tmp_path, Path("s7.x"), Ledger(tmp_path)
         )
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "command", ["inspect {}", "verify {}", "compact {}", "gather {}", "export {} --to specforge --out o"]
+)
+def test_a_file_in_place_of_a_store_is_named_as_one(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "samples.jsonl"
+    file.write_text("{}")
+    assert main(command.format(file).split()) == 1
+    assert f"{file} is a file, and a store is a folder" in capsys.readouterr().err
+
+
+def test_a_file_in_place_of_a_model_is_named_as_one(tmp_path, capsys):
+    file = tmp_path / "config.json"
+    file.write_text("{}")
+    assert main(["plan", str(tmp_path), "--model", str(file)]) == 1
+    assert f"{file} is a file; pass the Hugging Face model folder" in capsys.readouterr().err
+
+
+def test_an_unknown_sample_brings_the_command_that_lists_them(store, capsys):
+    assert main(["inspect", str(store), "nope"]) == 1
+    assert f"`extractor inspect {store} --list`" in capsys.readouterr().err
+    assert main(["inspect", str(store), "--list"]) == 0

@@ -133,7 +133,11 @@ def test_bins_by_hand():
 @pytest.mark.parametrize(
     ("lengths", "budget", "message"),
     [
-        ([3, 9, 12], 8, r"sample 1 has 9 tokens.*budget of 8 \(2 such of 3, longest 12\).*--token-budget.*--overlong"),
+        (
+            [3, 9, 12],
+            8,
+            r"sample 1 has 9 tokens.*budget of 8 \(2 such of 3, longest 12\).*larger token budget",
+        ),
         ([3, 0], 8, "sample 1 has 0 tokens"),
         ([3, -2], 8, "sample 1 has -2 tokens"),
         ([1.5], 8, "dtype float64.*integer"),

@@ -103,3 +103,11 @@ def test_token_outside_vocabulary(tmp_path):
     SamplesFile(path).check_tokens(5)
     with pytest.raises(InputError, match=r"'s-1'.*token id 4 at position 4.*0 to 3"):
         SamplesFile(path).check_tokens(4)
+
+
+def test_the_folder_that_prepare_wrote_is_as_good_as_the_file(tmp_path):
+    with pytest.raises(InputError, match=r"is a folder without samples\.parquet"):
+        SamplesFile(tmp_path)
+    write_samples(tmp_path / "samples.parquet", [{"sample_id": "a", "input_ids": [1, 2]}])
+    assert SamplesFile(tmp_path).path == tmp_path / "samples.parquet"
+    assert SamplesFile(tmp_path).content_hash() == SamplesFile(tmp_path / "samples.parquet").content_hash()

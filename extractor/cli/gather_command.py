@@ -27,10 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from extractor.cli.byte_progress import ByteProgress
     from extractor.cli.store_tables import print_document
+    from extractor.manifest import Manifest
     from extractor.replicas.gathering import gather, require_all
     from extractor.store.lock import require_no_writers
     from extractor.store.parts import elsewhere
 
+    Manifest.load(args.store)  # says what is wrong with a path that is no store
     require_no_writers(args.store, "gathering")
     with contextlib.ExitStack() as stack:
         if elsewhere(args.store):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -19,11 +20,11 @@ class WriterLock:
     def __init__(self, store: Path, run_id: str, writer: int) -> None:
         """Raises StoreError with the holder's process id when a live process holds it."""
         self._path = store / f"{_PREFIX}{run_id}-{writer}"
-        try:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise StoreError(f"{store} can't be written: {error}; pass a store that you may write to") from error
-        if not _try_lock(self._fd):
+        self._fd = _open(self._path)
+        while (locked := _try_lock(self._fd)) and not _is_at(self._fd, self._path):
+            os.close(self._fd)  # `_clear_dead` of another writer removed it between our opening and locking
+            self._fd = _open(self._path)
+        if not locked:
             holder = _holder(self._fd)
             os.close(self._fd)
             raise StoreError(
@@ -32,6 +33,7 @@ class WriterLock:
             )
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+        _clear_dead(store, self._path)
 
     def release(self) -> None:
         self._path.unlink(missing_ok=True)
@@ -72,11 +74,48 @@ def _leave_to_the_parent() -> None:
 os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StoreError(f"{path.parent} can't be written: {error}; pass a store that you may write to") from error
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """Whether `path` is still the file that is open."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _clear_dead(store: Path, own: Path) -> None:
+    """Remove the files that killed writers of other runs left. Each is locked while it goes. An empty one is left: its
+    writer is about to lock it, and would take us for the holder."""
+    for path in store.glob(f"{_PREFIX}*"):
+        if path == store / _RUN or _run_of(path) == _run_of(own):
+            continue
+        with contextlib.suppress(OSError):
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                if os.fstat(fd).st_size and _try_lock(fd):
+                    path.unlink()
+            finally:
+                os.close(fd)
+
+
+def _run_of(lock: Path) -> str:
+    return lock.name.rpartition("-")[0]
+
+
 def live_writers(store: Path) -> list[str]:
     """Process ids of the writers at work in `store`."""
     found = []
     for path in store.glob(f"{_PREFIX}*"):
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # released since it was listed
+            continue
         if not _try_lock(fd, shared=True):
             found.append(_holder(fd))
         os.close(fd)
