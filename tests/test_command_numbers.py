@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from store_samples import a_manifest
+from store_samples import a_manifest, rows_of, write_samples
 
 from extractor.cli import _parser, main
 from extractor.compaction import compact
@@ -118,3 +118,29 @@ def test_the_library_checks_its_own_numbers(tmp_path):
     for share in (-0.1, 1.5, math.nan):
         with pytest.raises(UsageError, match="min_dead_share"):
             compact(tmp_path, min_dead_share=share)
+
+
+def test_another_seed_compares_other_samples(tmp_path, monkeypatch):
+    path = prepare_store(tmp_path / "s", manifest := a_manifest()).path
+    write_samples(path, {f"s{i}": rows_of(i, 2, manifest) for i in range(20)})
+    monkeypatch.setattr("extractor.verify._check_model", lambda *_: None)
+    monkeypatch.setattr("extractor.verify._readers", lambda *_: None)
+    monkeypatch.setattr("extractor.verify._compare", lambda *_: None)
+    store = Store.open(path)
+    drawn = [tuple(verify_reference(store, tmp_path, 3, seed=seed).samples) for seed in (0, 0, 1, 2)]
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn)) == 3
+
+
+def test_the_seed_reaches_the_comparison(tmp_path, monkeypatch, capsys):
+    path = prepare_store(tmp_path / "s", a_manifest()).path
+    seeds = []
+
+    def fake(store, model, count, *, seed, **_):
+        seeds.append((count, seed))
+        return ReferenceReport(["a"], [LayerError(layer_id=2, elements=1)])
+
+    monkeypatch.setattr("extractor.verify.verify_reference", fake)
+    for options in ([], ["--seed", "7", "--samples", "2"]):
+        assert main(["verify", str(path), "--reference", "m", *options]) == 0
+    assert seeds == [(4, 0), (2, 7)]

@@ -80,3 +80,13 @@ def test_nemotron_h_heeds_its_time_step_limit_alone(tmp_path):
     plain = read()
     torch.testing.assert_close(read(time_step_min=0.5), plain, rtol=0, atol=0)
     assert not torch.allclose(read(time_step_limit=[0.5, math.inf]), plain, rtol=0.01)
+
+
+def test_the_bar_of_weights_is_drawn_on_terminals_only(model_dir, capfd, monkeypatch):
+    import sys
+
+    ResidualReader(model_dir, "float32")
+    assert "Loading weights" not in capfd.readouterr().err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    ResidualReader(model_dir, "float32")
+    assert "Loading weights" in capfd.readouterr().err

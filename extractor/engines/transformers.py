@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,6 +26,19 @@ from extractor.samples import Sample
 _REPORT_SECONDS = 1.0
 
 
+@contextlib.contextmanager
+def _bars_on_terminals_only() -> Iterator[None]:
+    """transformers draws its bar of weights into log files as well."""
+    shown = transformers.utils.logging.is_progress_bar_enabled()
+    if shown and not sys.stderr.isatty():
+        transformers.utils.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers.utils.logging.enable_progress_bar()
+
+
 class ResidualReader:
     """Runs a model over one unpadded sequence and returns residual streams by layer id, straight from the decoder
     layers' inputs and the last one's output: Hugging Face's own `hidden_states` norms the last entry."""
@@ -33,9 +48,10 @@ class ResidualReader:
         self.info = ModelInfo.from_dir(model_dir)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
-            model = AutoModel.from_pretrained(
-                model_dir, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, **_experts(dtype)
-            )
+            with _bars_on_terminals_only():
+                model = AutoModel.from_pretrained(
+                    model_dir, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, **_experts(dtype)
+                )
         except Exception as error:
             raise EngineError(
                 f"transformers {transformers.__version__} could not load {model_dir}: {error}; check that the folder "
