@@ -121,7 +121,7 @@ def test_the_library_checks_its_own_numbers(tmp_path):
 
 
 def test_another_seed_compares_other_samples(tmp_path, monkeypatch):
-    path = prepare_store(tmp_path / "s", manifest := a_manifest()).path
+    path = prepare_store(tmp_path / "s", manifest := a_manifest(options={"compute_dtype": "float32"})).path
     write_samples(path, {f"s{i}": rows_of(i, 2, manifest) for i in range(20)})
     monkeypatch.setattr("extractor.verify._check_model", lambda *_: None)
     monkeypatch.setattr("extractor.verify._readers", lambda *_: None)
