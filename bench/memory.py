@@ -4,7 +4,7 @@
 
 Peak resident memory (VmHWM) of processes that do the same with few samples and with many. `extract`: the whole command
 with a model of a few hundred kilobytes on the transformers engine. Pipeline: gather, ring and store with rows of
-Kimi-K2.5's shape, the smaller run large enough to fill every buffer.
+Kimi-K2.5's shape. The smaller run of each is large enough to fill every buffer.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tiny_model import VOCAB, save_tiny_llama
 
 from extractor.benchmarks.table import Table
 
-EXTRACT_SAMPLES = size((500, 5000), toy=(2, 4))
-EXTRACT_TOKENS = 32
+EXTRACT_SAMPLES = size((1000, 6000), toy=(2, 4))
+EXTRACT_TOKENS = 512
 PIPELINE = size([Load(8, 4096, 2048), Load(32, 4096, 2048)], toy=[Load(1, 64, 64), Load(2, 64, 64)])
 
 PEAK = """

@@ -19,7 +19,7 @@ import numpy as np
 from settings import size
 from store_data import LAYERS, ROW_BYTES, states, write_raw
 from synthetic import Load, Run, make_steps
-from timing import Variant, compare
+from timing import Variant, compare, warm_page_cache
 
 LOAD = Load(samples=size(8, toy=2), tokens=size(2048, toy=96), step_rows=size(2048, toy=64))
 COPIES = 4
@@ -27,13 +27,14 @@ TOKENS = LOAD.samples * LOAD.tokens
 SHAPE = f"{LOAD.samples} samples of {LOAD.tokens:,} x {LAYERS} x 7168, {LOAD.nbytes / 1e6:,.0f} MB"
 
 
-def settle(*files: Path) -> Callable[[], None]:
+def settle(folder: Path, *files: Path) -> Callable[[], None]:
     """Nothing of the round before may still be on its way to the disk."""
 
     def run() -> None:
         for file in files:
             file.unlink(missing_ok=True)
         os.sync()
+        warm_page_cache(folder, 2 * LOAD.nbytes)
 
     return run
 
@@ -41,7 +42,9 @@ def settle(*files: Path) -> Callable[[], None]:
 def raw(folder: Path, sample: np.ndarray) -> Variant:
     file = folder / "raw"
     return Variant(
-        lambda: write_raw(file, sample, LOAD.samples), "one file, write() of whole samples, one fsync", settle(file)
+        lambda: write_raw(file, sample, LOAD.samples),
+        "one file, write() of whole samples, one fsync",
+        settle(folder, file),
     )
 
 
@@ -56,7 +59,10 @@ def memcpy(sample: np.ndarray, *, touched: bool) -> Variant:
                 targets = _fresh(sample)
             np.copyto(targets[number % COPIES], sample)
 
-    return Variant(run, "into memory " + ("touched before" if touched else "that was never touched, as tmpfs gives it"))
+    return Variant(
+        run,
+        "into memory " + ("touched before" if touched else "that was never touched, as tmpfs gives it"),
+    )
 
 
 def _fresh(sample: np.ndarray) -> list[np.ndarray]:
@@ -70,8 +76,8 @@ def pipeline(folder: Path, codec: str = "none") -> Variant:
 
     def before() -> None:
         run.prepare()
-        os.sync()
         run.open()
+        settle(folder)()
 
     def extra() -> dict[str, float]:
         split = {name: round(run.status[f"{name}_seconds"], 3) for name in ("gather", "stalled", "write")}

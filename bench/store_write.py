@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from settings import size
 from store_data import StoreWriter, states, write_raw
-from timing import Variant, compare
+from timing import Variant, compare, warm_page_cache
 
 ROUND_BYTES = size(384_000_000, toy=2_000_000)
 SYNC_BYTES = 64_000_000
@@ -32,7 +32,12 @@ def emptied(folder: Path) -> None:
     """Nothing of the round before may still be on its way to the disk."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
+    settle(folder)
+
+
+def settle(folder: Path) -> None:
     os.sync()
+    warm_page_cache(folder, 2 * ROUND_BYTES)
 
 
 def store(folder: Path, sample: np.ndarray, count: int, codec: str = "none", **options: int) -> Variant:
@@ -45,6 +50,7 @@ def store(folder: Path, sample: np.ndarray, count: int, codec: str = "none", **o
         emptied(folder)
         writers.append(StoreWriter(folder / "store", sample, codec, **options))
         writers[0].start()
+        settle(folder)
 
     def extra() -> dict[str, float]:
         return {"stored/payload": round(writers.pop().close(), 4)}

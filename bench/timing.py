@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from settings import size
@@ -78,6 +79,18 @@ def buffers_beyond_caches(buffer_bytes: int, at_most: int = 8) -> int:
 def rotation(make: Callable[[], T], count: int) -> Iterator[T]:
     """`count` buffers in turn without end: none is warm in a cache when it comes round again."""
     return itertools.cycle([make() for _ in range(count)])
+
+
+def warm_page_cache(folder: Path, nbytes: int) -> None:
+    """Let the next `nbytes` of files in `folder` land on memory that the machine has at hand. On a virtual machine the
+    host takes free pages back within seconds, and the next touch of one costs ten times the write into it: a variant
+    would pay or not by what ran before it. A file is written and deleted before it reaches the disk."""
+    piece = bytes(min(nbytes, 4 << 20))
+    scratch = folder / "warm"
+    with scratch.open("wb", buffering=0) as file:
+        for _ in range(-(-nbytes // len(piece))):
+            file.write(piece)
+    scratch.unlink()
 
 
 def pin_threads(count: int = 1) -> None:

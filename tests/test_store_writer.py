@@ -22,6 +22,7 @@ from extractor.record import STATS
 from extractor.store import ShardWriter, Store, WriterOptions, prepare_store
 from extractor.store import codec as codecs
 from extractor.store.disk import network_kind
+from extractor.store.lane import Lane
 from extractor.store.shard import Shard
 
 MANIFEST = a_manifest()
@@ -221,10 +222,12 @@ def test_a_slow_lane_keeps_the_callers_rows_until_it_has_them(tmp_path, monkeypa
     assert_same_rows(Store.open(path, check=True)["a"].hidden_states, rows)
 
 
-def test_lanes_take_turns(tmp_path):
-    """A lane gets half a group of whole samples, commits it at once, and the next one goes on."""
+@pytest.mark.parametrize(("busy", "turns"), [(True, "000111000111"), (False, "000000000000")])
+def test_lanes_take_turns(tmp_path, monkeypatch, busy, turns):
+    """A lane gets half a group of whole samples and commits it at once; the next one goes on if it is still at it."""
     path = prepare_store(tmp_path / "s", MANIFEST).path
     options = replaced(SMALL, lanes=2, group_bytes=1 << 16, commit_seconds=60)
+    monkeypatch.setattr(Lane, "is_busy", property(lambda lane: busy))
     rows = rows_of(0, 60, MANIFEST)  # 11,520 bytes: three samples are more than half a group
     with ShardWriter(path, run_id="r", writer=0, options=options) as writer:
         for number in range(12):
@@ -232,7 +235,7 @@ def test_lanes_take_turns(tmp_path):
             seal(writer, f"s{number:02}", rows)
     store = Store.open(path)
     where = {name: store.place(row)[0] for row, name in enumerate(store)}
-    assert [where[f"s{number:02}"][-1] for number in range(12)] == list("000111000111")
+    assert [where[f"s{number:02}"][-1] for number in range(12)] == list(turns)
 
 
 def test_a_closed_writer_gives_its_buffers_back_without_a_collection(tmp_path):

@@ -72,6 +72,8 @@ class Lane:
         self._group_bytes = group_bytes
         self._commit_seconds = commit_seconds
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._handed_in = 0  # counted by the caller's thread
+        self._done = 0  # counted by this lane's thread
         self._deadline: float | None = None
         self._thread = threading.Thread(target=self._run, name=f"store-{shard.path.name}", daemon=True)
         self._thread.start()
@@ -80,36 +82,45 @@ class Lane:
         """Store a tile."""
         self.assigned_bytes += rows.raw_bytes
         self.given_bytes += rows.raw_bytes
-        self._queue.put(lambda: self._write(sample, rows))
+        self._hand_in(lambda: self._write(sample, rows))
 
     def seal(self, sample: LaneSample, seal: Seal) -> None:
         """Add the seal, completed by the tiles written for `sample`."""
-        self._queue.put(lambda: self._seal(sample, seal))
+        self._hand_in(lambda: self._seal(sample, seal))
 
     def discard(self, sample: LaneSample) -> None:
-        self._queue.put(lambda: self._discard(sample))
+        self._hand_in(lambda: self._discard(sample))
 
     def end_group(self) -> None:
         """Commit what was handed in, now, while other lanes are filled."""
         self.given_bytes = 0
-        self._queue.put(self._commit_early)
+        self._hand_in(self._commit_early)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something that was handed in is not done yet."""
+        return self._done < self._handed_in
 
     def flush(self) -> threading.Event:
         """Set when all that was handed in before is durable, or the lane has failed."""
         done = threading.Event()
-        self._queue.put(self._commit_durably)
-        self._queue.put(done.set)
+        self._hand_in(self._commit_durably)
+        self._hand_in(done.set)
         return done
 
     def close(self) -> None:
         """Finish what was handed in, end the thread, close the shard."""
-        self._queue.put(self._commit_durably)
-        self._queue.put(None)
+        self._hand_in(self._commit_durably)
+        self._hand_in(None)
         self._thread.join()
         try:
             self.shard.close()
         except OSError as error:
             self.failure = self.failure or error
+
+    def _hand_in(self, step: Callable[[], None] | None) -> None:
+        self._handed_in += 1
+        self._queue.put(step)
 
     def _run(self) -> None:
         while True:
@@ -117,14 +128,19 @@ class Lane:
             try:
                 step = self._queue.get(timeout=timeout)
             except queue.Empty:
-                step = self._commit_durably
+                self._attempt(self._commit_durably)
+                continue
             if step is None:
                 return
-            try:
-                step()
-            except BaseException as error:  # noqa: BLE001 - handed to the caller at its next call
-                self.failure = self.failure or error
-                self._deadline = None
+            self._attempt(step)
+            self._done += 1
+
+    def _attempt(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except BaseException as error:  # noqa: BLE001 - handed to the caller at its next call
+            self.failure = self.failure or error
+            self._deadline = None
 
     def _write(self, sample: LaneSample, rows: StoredRows) -> None:
         try:

@@ -10,7 +10,7 @@ from extractor.store.lane import Lane
 
 
 class LaneSet:
-    """Lanes are made when their turn comes, so a small run writes a single shard."""
+    """Lanes are made when all that are there are busy, so a run that the disk follows easily writes few shards."""
 
     def __init__(self, make: Callable[[], Lane], count: int, shard_bytes: int, turn_bytes: int) -> None:
         """`turn_bytes`: how much a lane gets before it commits and the next one has its turn."""
@@ -18,7 +18,7 @@ class LaneSet:
         self._count = count
         self._shard_bytes = shard_bytes
         self._turn_bytes = turn_bytes
-        self._active: list[Lane] = []  # the first one has its turn
+        self._active: list[Lane] = []  # the first one has its turn, the last one had it before
         self._draining: list[Lane] = []
         self._closed: list[Lane] = []
 
@@ -30,14 +30,20 @@ class LaneSet:
         """The lane for a new sample."""
         self._retire_full()
         if self._active and self._active[0].given_bytes >= self._turn_bytes:
-            self._active[0].end_group()
-            self._active.append(self._active.pop(0))
-            if len(self._active) < self._count:
-                self._active.insert(0, self._make())
+            self._pass_the_turn()
         if not self._active:
             self._active.append(self._make())
         self._active[0].samples += 1
         return self._active[0]
+
+    def _pass_the_turn(self) -> None:
+        """To a lane that has nothing to do, else to a new one, else to the one that got its work first."""
+        self._active[0].end_group()
+        waiting = [*self._active[1:], self._active[0]]
+        lane = next((lane for lane in waiting if not lane.is_busy), None)
+        if lane is None:
+            lane = self._make() if len(waiting) < self._count else waiting[0]
+        self._active = [lane, *(other for other in waiting if other is not lane)]
 
     def finished(self, lane: Lane) -> None:
         """One sample of `lane` was sealed or discarded."""

@@ -18,7 +18,7 @@ class WriterOptions:
     group_bytes: int = 64 * _MIB
     commit_seconds: float = 10.0
     buffer_bytes: int = 128 * _MIB
-    lanes: int = 2
+    lanes: int = 4
     shard_bytes: int = 256 << 30
     codec_threads: int = 2
 
