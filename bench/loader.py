@@ -119,17 +119,18 @@ def map_style(request):
 
 
 def peers(load):
-    """One file per sample, loaded and copied into a batch buffer that exists already: their best case, since collators
-    make a new one."""
+    """One file per sample, loaded and copied into batches that exist already: their best case, since collators make a
+    new one. Two in turn, because a trainer holds one while the next is read."""
 
     def prepare(request):
         folder = request("files")
-        batch = torch.zeros(BUDGET, LAYERS, HIDDEN, dtype=torch.float16)
+        batches = [torch.zeros(BUDGET, LAYERS, HIDDEN, dtype=torch.float16) for _ in range(2)]
 
         def run():
             for n in range(SAMPLES):
-                place = n % (BUDGET // TOKENS) * TOKENS
-                batch[place : place + TOKENS] = load(folder, n)["hidden_states"]
+                batch, place = divmod(n, BUDGET // TOKENS)
+                rows = slice(place * TOKENS, (place + 1) * TOKENS)
+                batches[batch % 2][rows] = load(folder, n)["hidden_states"]
             return TOTAL
 
         return run
@@ -141,18 +142,19 @@ SPECULATORS = "speculators' ArrowDataset"
 
 
 def speculators(request):
-    """Its trainer's dataset, sample by sample, over an export of the same store."""
-    from speculators.train.data import ArrowDataset
+    """Its trainer's dataset and collate function, over an export of the same store."""
+    from speculators.train.data import ArrowDataset, CollateFn
 
     out = request("folder") / "speculators"
     export_store(request("store"), "speculators", out)
-    data = ArrowDataset(TOKENS, out, on_missing="raise")
+    data, collate = ArrowDataset(TOKENS, out, on_missing="raise"), CollateFn(BUDGET, HIDDEN)
 
     def run():
-        return sum(
-            s["hidden_states"].nbytes + s["verifier_last_hidden_states"].nbytes
-            for s in map(data.__getitem__, range(SAMPLES))
-        )
+        delivered = 0
+        for first in range(0, SAMPLES, BUDGET // TOKENS):
+            batch = collate([data[n] for n in range(first, first + BUDGET // TOKENS)])
+            delivered += batch["hidden_states"].nbytes + batch["verifier_last_hidden_states"].nbytes
+        return delivered
 
     return run
 
@@ -172,7 +174,7 @@ NOTES = {
     "memcpy of the same bytes": "between arrays that exist; no files",
     "ours, checksums verified": "xxh3 of every tile",
     "ours, process": "a torch DataLoader with one worker process, its start included",
-    SPECULATORS: "safetensors files; converts to bf16; a sample at a time, not batched",
+    SPECULATORS: "safetensors files, through its CollateFn; converts to bf16",
     "torch.load per sample": "no checksums; copied into a batch that exists",
     "safetensors per sample": "no checksums; copied into a batch that exists",
 }

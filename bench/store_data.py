@@ -61,7 +61,7 @@ class StoreWriter:
 
     def start(self) -> None:
         """A turn of each lane: makes the shards and touches the memory, which a run pays for once."""
-        turn = -(-self._options.group_bytes // 2 // self._sample.nbytes)
+        turn = -(-self._options.turn_bytes // self._sample.nbytes)
         self.write(size(self._options.lanes * turn, toy=1))
 
     def write(self, count: int) -> None:

@@ -25,7 +25,7 @@ from extractor.store import WriterOptions, prepare_store
 
 DISTINCT_ROWS = 64  # store_data.states repeats after so many
 LANES = WriterOptions().lanes
-START_TOKENS = size(WriterOptions().group_bytes // 2 // ROW_BYTES + 1, toy=8)
+START_TOKENS = size(WriterOptions().turn_bytes // ROW_BYTES + 1, toy=8)
 DEFAULTS = {name: item.default for name, item in Config.__dataclass_fields__.items()}
 
 

@@ -11,7 +11,7 @@ from extractor.record import STATS
 from extractor.store import ShardWriter, Store, WriterOptions, prepare_store
 
 NUMPY = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-OPTIONS = WriterOptions(tile_bytes=4096, group_bytes=1 << 16, buffer_bytes=1 << 16)
+OPTIONS = WriterOptions(tile_bytes=4096, group_bytes=1 << 16, turn_bytes=1 << 15, buffer_bytes=1 << 16)
 
 
 def a_manifest(**changes):

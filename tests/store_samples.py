@@ -10,7 +10,7 @@ from extractor.manifest import Manifest
 from extractor.record import STATS
 from extractor.store import ShardWriter, WriterOptions
 
-SMALL = WriterOptions(tile_bytes=4096, group_bytes=16384, buffer_bytes=32768, lanes=1)
+SMALL = WriterOptions(tile_bytes=4096, group_bytes=16384, turn_bytes=8192, buffer_bytes=32768, lanes=1)
 
 
 def a_manifest(**changes):

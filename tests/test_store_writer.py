@@ -224,9 +224,9 @@ def test_a_slow_lane_keeps_the_callers_rows_until_it_has_them(tmp_path, monkeypa
 
 @pytest.mark.parametrize(("busy", "turns"), [(True, "000111000111"), (False, "000000000000")])
 def test_lanes_take_turns(tmp_path, monkeypatch, busy, turns):
-    """A lane gets half a group of whole samples and commits it at once; the next one goes on if it is still at it."""
+    """A lane gets a turn of whole samples and commits it at once; the next one goes on if it is still at it."""
     path = prepare_store(tmp_path / "s", MANIFEST).path
-    options = replaced(SMALL, lanes=2, group_bytes=1 << 16, commit_seconds=60)
+    options = replaced(SMALL, lanes=2, group_bytes=1 << 16, turn_bytes=1 << 15, commit_seconds=60)
     monkeypatch.setattr(Lane, "is_busy", property(lambda lane: busy))
     rows = rows_of(0, 60, MANIFEST)  # 11,520 bytes: three samples are more than half a group
     with ShardWriter(path, run_id="r", writer=0, options=options) as writer:

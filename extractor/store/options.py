@@ -15,7 +15,8 @@ class WriterOptions:
     """Sizes in bytes. Memory: `buffer_bytes` plus `group_bytes` for each of `lanes`, whatever the samples' length."""
 
     tile_bytes: int = 4 * _MIB  # small enough to be still in the cache when it is copied and its checksum is taken
-    group_bytes: int = 64 * _MIB
+    group_bytes: int = 128 * _MIB
+    turn_bytes: int = 32 * _MIB
     commit_seconds: float = 10.0
     buffer_bytes: int = 128 * _MIB
     lanes: int = 4

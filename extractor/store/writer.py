@@ -51,7 +51,7 @@ class ShardWriter:
             partial(_new_lane, self._path, self._manifest, owner, max(map_bytes, 1 << 20), self._options),
             self._options.lanes,
             self._options.shard_bytes,
-            self._options.group_bytes // 2,
+            self._options.turn_bytes,
         )
         self._open: dict[str, OpenSample] = {}
         self._closed = False

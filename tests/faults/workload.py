@@ -10,7 +10,9 @@ from store_samples import a_manifest, rows_of, seal
 from extractor.store import ShardWriter, Store, WriterOptions
 
 MANIFEST = a_manifest()
-OPTIONS = WriterOptions(tile_bytes=4096, group_bytes=32768, buffer_bytes=65536, lanes=2, commit_seconds=0.005)
+OPTIONS = WriterOptions(
+    tile_bytes=4096, group_bytes=32768, turn_bytes=16384, buffer_bytes=65536, lanes=2, commit_seconds=0.005
+)
 
 
 @functools.cache
