@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 import pytest
-from store_samples import a_manifest
+from store_samples import a_manifest, rows_of, write_samples
 
 from extractor.errors import FingerprintError, StoreError
 from extractor.manifest import NAME, Manifest
@@ -21,7 +21,9 @@ def change(path, **fields):
 
 @pytest.fixture
 def path(tmp_path):
-    return prepare_store(tmp_path / "s", a_manifest()).path
+    path = prepare_store(tmp_path / "s", a_manifest()).path
+    write_samples(path, {"a": rows_of(0, 2, a_manifest())})  # without a shard the next configuration is taken
+    return path
 
 
 def test_round_trip(path):
