@@ -6,6 +6,7 @@ import hashlib
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ class SamplesFile:
         self.lengths: np.ndarray = lengths
         self._check_ids()
         if not self._optional("loss_mask"):
-            warnings.warn(f"{self.path} has no column loss_mask, so every token of it is trained on", stacklevel=1)
+            _warn_without_mask(self.path)
 
     def __len__(self) -> int:
         return len(self.sample_ids)
@@ -146,6 +147,11 @@ class SamplesFile:
                 f"sample id {twice!r} stands more than once in {self.path}; ids must be unique; rename or "
                 "drop the duplicates"
             )
+
+
+@cache  # Python's own filter forgets what it has said when a library changes the filters
+def _warn_without_mask(path: Path) -> None:
+    warnings.warn(f"{path} has no column loss_mask, so every token of it is trained on", stacklevel=1)
 
 
 def _accepts(name: str, got: pa.DataType) -> bool:

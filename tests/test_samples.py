@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,6 +41,9 @@ def test_missing_mask_means_all_trained(tmp_path):
     ):
         file = SamplesFile(path)
     assert next(iter(file)).loss_mask.tolist() == [1, 1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SamplesFile(path)  # once is enough
 
 
 def test_content_hash_sees_values_only(tmp_path):
