@@ -16,7 +16,8 @@ Files, in the order in which a record meets them:
     capping     the length cap, and what it leaves         work       one chunk of records -> packed samples
     spill       buckets on disk, in shuffle order          draw       which samples of a source are taken
     merge       buckets -> samples.parquet                 report     what happened to every record
-    run         the whole command                          show       samples for the eye
+    run         the whole command                          orphans    workers end with it, however it ends
+    show        samples for the eye
 """
 
 from extractor.prepare.options import PrepareOptions

@@ -13,6 +13,7 @@ from extractor.prepare.conversation import Conversation, RawText, TokenRecord
 from extractor.prepare.idrecords import IdReader
 from extractor.prepare.jsontext import Raw, parse
 from extractor.prepare.options import PrepareOptions
+from extractor.prepare.orphans import end_with_parent
 from extractor.prepare.recipe import Entry
 from extractor.prepare.reject import Reject
 from extractor.prepare.shapes import parse_record
@@ -177,6 +178,7 @@ _worker: Worker | None = None
 
 def start_worker(options: PrepareOptions, buckets: int) -> None:
     """Initialize this process."""
+    end_with_parent()
     global _worker
     _worker = Worker(options, buckets)
 
