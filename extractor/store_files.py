@@ -18,7 +18,8 @@ from extractor.store.rejects import NAME as REJECTS
 MANIFEST_REMOVING = MANIFEST + ".removing"
 SHARD_LIST = "shards.txt"
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the filesystem's is
-_NAMED = "|".join(map(re.escape, (MANIFEST, SHARD_LIST, REJECTS, PARTS, PART)))
+_IMPORT_REJECTS = "import-rejects.jsonl"
+_NAMED = "|".join(map(re.escape, (MANIFEST, SHARD_LIST, REJECTS, PARTS, PART, _IMPORT_REJECTS)))
 # The named files, those that a crash left half written beside them (.NAME.PID), and writers' locks.
 _TOP = re.compile(rf"({_NAMED})|{re.escape(MANIFEST_REMOVING)}|\.({_NAMED})\.\d+|\.writer-.+-\d+")
 _SHARD = re.compile(r"(\.gather-)?shard-\d{4,}|\.new-.+-\d+-\d+")

@@ -123,6 +123,12 @@ def test_another_closed_pipe_is_not_taken_for_ours(monkeypatch, capsys):
     assert "Broken pipe" in capsys.readouterr().err
 
 
+def test_a_warning_is_one_line_without_the_codes_place():
+    program = "import warnings; from extractor.cli import main; main(['--version']); warnings.warn('room is short')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == "extractor: room is short\n"
+
+
 def test_wrong_usage_is_one_line(capsys):
     for line in ("extract x --model y --out z --dtype float32", "inspect", "nope", "export s --to x --out o"):
         assert main(line.split()) == 2

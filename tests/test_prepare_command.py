@@ -62,6 +62,7 @@ def test_rejects_give_exit_code_3_and_json(
         (["--format", "csv"], 2, "--format got 'csv'; allowed are auto"),
         (["--turns", "first"], 2, "--turns got 'first'; allowed are all, last"),
         (["--tokenizer", "/nowhere"], 1, "tokenizer folder /nowhere does not exist"),
+        (["--tokenizer", __file__], 1, f"tokenizer folder {__file__} is a file, not a folder"),
         (["--chat-template", "/nowhere"], 1, "chat template /nowhere can't be read"),
     ],
 )

@@ -15,6 +15,7 @@ from store_cases import OPTIONS, a_manifest, a_store, many
 from extractor import removal
 from extractor.cli import main
 from extractor.errors import StoreError
+from extractor.imports.job import REJECTS
 from extractor.removal import removable, remove
 from extractor.store import ShardWriter, Store, prepare_store
 from extractor.store.rejects import Reject, add_rejects
@@ -40,6 +41,7 @@ def test_every_file_that_a_writer_makes_is_known_as_the_stores(store):
     """If the store learns to write a new kind of file, this fails and removal must learn it."""
     add_rejects(store, [Reject(shard="shard-0000", reason="test")])
     (store / f".manifest.json.{os.getpid()}").write_text("cut off by a crash")
+    (store / REJECTS).write_text("")
     with ShardWriter(store, run_id="r2", writer=0, options=OPTIONS):
         own, foreign = store_files(store)
         assert foreign == []

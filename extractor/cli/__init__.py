@@ -10,6 +10,7 @@ import argparse
 import importlib
 import pkgutil
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -26,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output any more.
     """
     streams.prepare_streams()
+    warnings.formatwarning = _plain
     words = sys.argv[1:] if argv is None else argv
     name = " ".join(["extractor", *(word for word in words[:1] if not word.startswith("-"))])
     try:
@@ -64,6 +66,11 @@ def _system_error(name: str, error: OSError) -> int:
         return streams.SIGPIPE_EXIT
     streams.tell(f"{name}: {describe(error)}")
     return 1
+
+
+def _plain(message: Warning | str, *_: object, **__: object) -> str:
+    """A warning as a line for people: where in the code it was raised is nothing to them."""
+    return f"extractor: {message}\n"
 
 
 class _Parser(argparse.ArgumentParser):

@@ -104,9 +104,8 @@ def load_tokenizer(path: Path, chat_template: Path | None = None, trust_remote_c
     from transformers import AutoTokenizer
 
     if not path.is_dir():
-        raise InputError(
-            f"tokenizer folder {path} does not exist; pass the folder of a Hugging Face model or tokenizer"
-        )
+        found = "is a file, not a folder" if path.exists() else "does not exist"
+        raise InputError(f"tokenizer folder {path} {found}; pass the folder of a Hugging Face model or tokenizer")
     try:
         hf = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
