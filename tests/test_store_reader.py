@@ -8,12 +8,13 @@ import pickle
 import random
 import struct
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from store_samples import a_manifest, assert_same_rows, rows_of, write_samples
 
-from extractor.errors import StoreError, UsageError
+from extractor.errors import CorruptError, StoreError, UsageError
 from extractor.store import Store, prepare_store
 
 MANIFEST = a_manifest()
@@ -104,6 +105,26 @@ def test_flipped_bits_never_crash_a_reader_or_pass_for_data(path):
         file.write_bytes(damaged)
         outcomes.add(outcome_of_reading(path))
     assert outcomes == {"whole", "refused"}
+
+
+def test_neighbouring_tiles_are_read_at_once_and_each_header_is_looked_at(path, monkeypatch):
+    sample = Store.open(path)["s11"]
+    assert len(sample.seal.tiles) > 5
+    calls, preadv = [], os.preadv
+    monkeypatch.setattr(os, "preadv", lambda *args: (calls.append(args), preadv(*args))[1])
+    assert_same_rows(sample.hidden_states, SAMPLES["s11"])
+    assert len(calls) == 1 + sum(after - before != 4096 for before, after in pairwise(sample.seal.tiles["offset"].tolist()))
+    file = path / "shard-0000" / "data.mdb"
+    whole = file.read_bytes()
+    for tile in sample.seal.tiles:
+        damaged = bytearray(whole)
+        damaged[tile["offset"] - 16] ^= 1  # the page's number
+        file.write_bytes(damaged)
+        with pytest.raises(CorruptError, match=f"byte {tile['offset']} of .* does not hold a value"):
+            Store.open(path)["s11"].copy_rows(np.empty_like(SAMPLES["s11"]))
+    file.write_bytes(whole[: int(sample.seal.tiles["offset"][-1]) + 9])
+    with pytest.raises(CorruptError, match="was cut off"):
+        sample.copy_rows(np.empty_like(SAMPLES["s11"]))
 
 
 @pytest.mark.parametrize("table", [b"tiles", b"index"])

@@ -12,6 +12,7 @@ from extractor.errors import CorruptError, UsageError
 from extractor.manifest import Manifest
 from extractor.record import Seal, running_checksum
 from extractor.store.codec import Codec, Raw
+from extractor.store.neighbours import Place
 from extractor.store.shard_file import ShardFile
 
 DTYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -57,10 +58,21 @@ class StoredSample:
         stop = len(self) if stop is None else stop
         target = self._bytes_of(out, start, stop)
         tiles = [t for t in self.seal.tiles if t["position"] < stop and t["position"] + t["rows"] > start]
+        whole: list[Place] = []
         for tile in tiles:
             first, count = int(tile["position"]), int(tile["rows"])
             begin, end = max(start, first), min(stop, first + count)
-            self._copy_tile(tile, target[begin - start : end - start].reshape(-1), begin - first)
+            out = target[begin - start : end - start].reshape(-1)
+            if self._is_read_straight and out.size == tile["stored_bytes"]:
+                whole.append((out, int(tile["offset"])))
+            else:
+                self._copy_tile(tile, out, begin - first)
+        self._shard.read_values(whole)
+
+    @property
+    def _is_read_straight(self) -> bool:
+        """Whether whole tiles can be read one behind the other: nothing is to be done with each."""
+        return isinstance(self._codec, Raw) and not self._check
 
     def stored_tiles(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(TILE [], its stored bytes uint8 [n]) one after the other, for copying into another shard."""

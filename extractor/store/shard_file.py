@@ -21,6 +21,7 @@ import numpy as np
 from extractor.errors import CorruptError, StoreError
 from extractor.record import ENTRY, FORMAT_VERSION, Seal, decode_index, decode_seal, pages_of
 from extractor.store.layout import DATA_FILE, LOCK_FILE
+from extractor.store.neighbours import Place, buffers, runs
 from extractor.store.tree import OVERFLOW, PAGE_HEADER, Tree
 
 _ATTEMPTS = 8  # at listing a shard that is being written
@@ -107,6 +108,25 @@ class ShardFile:
             piece = out[start : start + _PIECE_BYTES]
             self.read_part(piece, offset + start)
             look_at(piece.data)
+
+    def read_values(self, places: list[Place]) -> None:
+        """`read_value` for several; neighbours are read at once, which a cold disk answers twice as fast."""
+        for run in runs(places, self.page_bytes):
+            if len(run) == 1 or not self._read_at_once(run):
+                for out, offset in run:  # says what is wrong, and where
+                    self.read_value(out, offset)
+
+    def _read_at_once(self, run: list[Place]) -> bool:
+        headers, parts = buffers(run, self.page_bytes)
+        try:
+            got = os.preadv(self._descriptor(), parts, run[0][1] - PAGE_HEADER.size)
+        except OSError:
+            return False
+        if got < sum(map(len, parts)):
+            return False
+        for header, (out, offset) in zip(headers, run, strict=True):
+            self._check_header(header, out.size, offset)
+        return True
 
     def _check_header(self, header: bytearray, size: int, offset: int) -> None:
         number, _, flags, pages = PAGE_HEADER.unpack(header)
