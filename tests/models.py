@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 VOCAB = 256
@@ -33,4 +35,15 @@ def save_tiny_llama(
                 # The default init is so small that layers hardly change the residual stream: wrong layers would pass.
                 parameter.mul_(6.0)
     model.save_pretrained(folder)
+    return folder
+
+
+def save_final_norm(folder: Path) -> Path:
+    """A model folder with a final norm and no more: what the exports read of one. 6 layers, hidden size 16."""
+    weight = torch.linspace(0.5, 2, 16)
+    save_file(
+        {"model.norm.weight": weight, "model.layers.0.input_layernorm.weight": weight * 9}, folder / "m.safetensors"
+    )
+    config = {"model_type": "llama", "num_hidden_layers": 6, "hidden_size": 16, "vocab_size": 99, "rms_norm_eps": 1e-5}
+    (folder / "config.json").write_text(json.dumps(config))
     return folder

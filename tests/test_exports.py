@@ -8,6 +8,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from models import save_final_norm
 from peers import HINT
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -31,14 +32,7 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model")
-    weight = torch.linspace(0.5, 2, 16)
-    save_file(
-        {"model.norm.weight": weight, "model.layers.0.input_layernorm.weight": weight * 9}, path / "m.safetensors"
-    )
-    config = {"model_type": "llama", "num_hidden_layers": 6, "hidden_size": 16, "vocab_size": 99, "rms_norm_eps": 1e-5}
-    (path / "config.json").write_text(json.dumps(config))
-    return path
+    return save_final_norm(tmp_path_factory.mktemp("model"))
 
 
 def expected(name, manifest):

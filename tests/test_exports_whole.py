@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 
 import pytest
-import torch
-from safetensors.torch import save_file
+from models import save_final_norm
 from store_cases import a_store
 
 from extractor.cli import main
@@ -26,14 +24,7 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model")
-    weight = torch.linspace(0.5, 2, 16)
-    save_file(
-        {"model.norm.weight": weight, "model.layers.0.input_layernorm.weight": weight * 9}, path / "m.safetensors"
-    )
-    config = {"model_type": "llama", "num_hidden_layers": 6, "hidden_size": 16, "vocab_size": 99, "rms_norm_eps": 1e-5}
-    (path / "config.json").write_text(json.dumps(config))
-    return path
+    return save_final_norm(tmp_path_factory.mktemp("model"))
 
 
 def test_a_second_run_writes_damaged_and_foreign_files_anew(tmp_path, store):

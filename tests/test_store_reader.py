@@ -113,7 +113,9 @@ def test_neighbouring_tiles_are_read_at_once_and_each_header_is_looked_at(path, 
     calls, preadv = [], os.preadv
     monkeypatch.setattr(os, "preadv", lambda *args: (calls.append(args), preadv(*args))[1])
     assert_same_rows(sample.hidden_states, SAMPLES["s11"])
-    assert len(calls) == 1 + sum(after - before != 4096 for before, after in pairwise(sample.seal.tiles["offset"].tolist()))
+    assert len(calls) == 1 + sum(
+        after - before != 4096 for before, after in pairwise(sample.seal.tiles["offset"].tolist())
+    )
     file = path / "shard-0000" / "data.mdb"
     whole = file.read_bytes()
     for tile in sample.seal.tiles:

@@ -10,9 +10,9 @@ from typing import Any
 import xxhash
 
 from extractor.output import writing
+from extractor.store.part_files import file_checksum
 
 NAME = "checksums.jsonl"
-_BLOCK_BYTES = 4 << 20
 
 
 class Ledger:
@@ -31,7 +31,7 @@ class Ledger:
             if known is None or status.st_size != known["bytes"]:
                 return False
             unchanged = status.st_mtime_ns == known["modified_ns"]
-            return unchanged or _xxh3(self._out / file) == str(known["xxh3"])
+            return unchanged or file_checksum(self._out / file) == str(known["xxh3"])
         except OSError:
             return False
 
@@ -40,7 +40,7 @@ class Ledger:
         place = self._out / NAME
         with writing(place):
             modified = (self._out / file).stat().st_mtime_ns
-            entry = {"bytes": len(data), "modified_ns": modified, "xxh3": xxhash.xxh3_64_hexdigest(data)}
+            entry = {"bytes": len(data), "modified_ns": modified, "xxh3": xxhash.xxh3_128_hexdigest(data)}
             # One write of a line of its own, after a break that a cut line before it may lack.
             descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             try:
@@ -66,11 +66,3 @@ def _parse(line: str) -> dict[str, Any] | None:
         return None
     whole = isinstance(entry, dict) and entry.keys() >= {"file", "bytes", "modified_ns", "xxh3"}
     return entry if whole else None
-
-
-def _xxh3(file: Path) -> str:
-    digest = xxhash.xxh3_64()
-    with file.open("rb") as content:
-        while block := content.read(_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
