@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from extractor.errors import InputError
 from extractor.prepare.assemble import Assembler
 from extractor.prepare.idrecords import IdReader
 from extractor.prepare.reject import Reject
+from extractor.prepare.run import FAILED_REJECTS
 from extractor.prepare.shapes import parse_record
 from extractor.prepare.template import Template
 from extractor.prepare.tokens import Tokenizer, load_tokenizer
@@ -239,7 +241,8 @@ def test_template_stays_in_the_sandbox(tmp_path: Path) -> None:
     folder = tiny_tokenizer.write(tmp_path / "escape", escape)
     with pytest.raises(InputError, match="1 template_error"):
         prepare_records(tmp_path, folder, [chat("q", "a")])
-    assert "SecurityError" in rejects(tmp_path / "out")[0]["detail"]
+    (reject,) = map(json.loads, (tmp_path / "out" / FAILED_REJECTS).read_text().splitlines())
+    assert "SecurityError" in reject["detail"]
 
 
 @pytest.mark.parametrize("place", ["vocab", "added", "config"])
