@@ -91,8 +91,11 @@ def test_a_wheel_with_native_code_serves_every_python_of_its_platform(project):
 @needs_compiler
 def test_an_editable_install_builds_beside_the_sources(project, tmp_path):
     prefix = tmp_path / "prefix"
-    options = ["--no-build-isolation", "--no-deps", "--no-index", "--prefix", str(prefix)]
+    # pip would else take the project out of the environment that these tests run in.
+    options = ["--no-build-isolation", "--no-deps", "--no-index", "--ignore-installed", "--prefix", str(prefix)]
+    before = pip(project, "list")
     pip(project, "install", *options, "-e", ".", EXTRACTOR_NATIVE="require")
+    assert pip(project, "list") == before
     assert (project / "extractor" / "libextractor_cpu.so").exists()
     (folder,) = prefix.rglob("site-packages")
     program = (
