@@ -93,9 +93,9 @@ def test_an_editable_install_builds_beside_the_sources(project, tmp_path):
     prefix = tmp_path / "prefix"
     # pip would else take the project out of the environment that these tests run in.
     options = ["--no-build-isolation", "--no-deps", "--no-index", "--ignore-installed", "--prefix", str(prefix)]
-    before = pip(project, "list")
+    before = pip(tmp_path, "list")
     pip(project, "install", *options, "-e", ".", EXTRACTOR_NATIVE="require")
-    assert pip(project, "list") == before
+    assert pip(tmp_path, "list") == before
     assert (project / "extractor" / "libextractor_cpu.so").exists()
     (folder,) = prefix.rglob("site-packages")
     program = (
