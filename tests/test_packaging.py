@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
@@ -99,11 +100,12 @@ def test_an_editable_install_builds_beside_the_sources(project, tmp_path):
     assert (project / "extractor" / "libextractor_cpu.so").exists()
     (folder,) = prefix.rglob("site-packages")
     program = (
-        f"import site; site.addsitedir({str(folder)!r})\n"
+        # Libraries of the environment, but not the project that it has installed itself.
+        f"import site, sys; site.addsitedir({str(folder)!r}); sys.path.append({sysconfig.get_paths()['purelib']!r})\n"
         "from extractor import native; from extractor.kernels import gather_ref\n"
         "print(native.load('cpu').path, gather_ref.__file__)"
     )
-    done = run([sys.executable, "-c", program], tmp_path)
+    done = run([sys.executable, "-S", "-c", program], tmp_path)
     assert done.returncode == 0, done.stderr
     path, file = done.stdout.split()
     assert path in ("avx2", "portable")
