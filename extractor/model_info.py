@@ -10,7 +10,8 @@ from typing import Any
 
 from extractor.errors import InputError
 
-_WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
+# What engines load; not a trainer's own *.bin beside them.
+WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
@@ -57,9 +58,9 @@ class ModelInfo:
 
     def require_weights(self) -> None:
         """Raise InputError unless the folder holds weight files."""
-        if not any(next(self.path.glob(pattern), None) for pattern in _WEIGHT_PATTERNS):
+        if not any(next(self.path.glob(pattern), None) for pattern in WEIGHT_PATTERNS):
             raise InputError(
-                f"{self.path} has a config.json but no weights; expected {' or '.join(_WEIGHT_PATTERNS)}; "
+                f"{self.path} has a config.json but no weights; expected {' or '.join(WEIGHT_PATTERNS)}; "
                 "download the whole model folder and pass it with --model"
             )
 

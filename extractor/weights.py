@@ -6,9 +6,10 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+from extractor.model_info import WEIGHT_PATTERNS
+
 # A terabyte would take longer to read than to extract with. Blocks of 4 KiB, evenly spread: a model of up to 16 MiB is
-# read whole, in one of 300 MB no matrix of 150 rows and columns escapes, and a fine-tuned checkpoint of any size, whose
+# read whole, in one of 300 MB no matrix of 200 rows and columns escapes, and a fine-tuned checkpoint of any size, whose
 # matrices all differ, is told from its base by each single block.
 _BLOCKS = 4096
 _BLOCK_BYTES = 4096
@@ -16,7 +17,7 @@ _BLOCK_BYTES = 4096
 
 def weights_hash(model: Path) -> str:
     """Of the weight files' names, sizes, both ends and 4,096 blocks between them. "none" where there is no file."""
-    files = sorted({path for pattern in PATTERNS for path in model.glob(pattern)})
+    files = sorted({path for pattern in WEIGHT_PATTERNS for path in model.glob(pattern)})
     if not files:
         return "none"
     digest = hashlib.sha256()

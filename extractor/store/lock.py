@@ -45,7 +45,7 @@ class RunLock:
 
     def __init__(self, store: Path, *, shared: bool) -> None:
         """`shared`: with other processes that do other parts. Raises StoreError with the holder's process id."""
-        self._fd = os.open(store / _RUN, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = _open(store / _RUN)
         if not _try_lock(self._fd, shared=shared):
             holder = _holder(self._fd)
             os.close(self._fd)

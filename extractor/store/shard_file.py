@@ -110,7 +110,7 @@ class ShardFile:
             look_at(piece.data)
 
     def read_values(self, places: list[Place]) -> None:
-        """`read_value` for several; neighbours are read at once, which a cold disk answers twice as fast."""
+        """`read_value` for several; neighbours are read at once, so that a cold disk is not idle in between."""
         for run in runs(places, self.page_bytes):
             if len(run) == 1 or not self._read_at_once(run):
                 for out, offset in run:  # says what is wrong, and where
