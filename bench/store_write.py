@@ -2,12 +2,12 @@
 
     python -m pytest -s bench/store_write.py
 
-A round writes 384 MB and ends when they are durable: `flush` of a store whose writer is open (its shards exist and its
-memory was touched, as in a run after its first second), or the last fsync of files one a sample, which are synced every
-64 MB. The baseline is one sequential write of the same bytes to a new file with one fsync. On tmpfs there is memcpy
-into fresh memory too, which a write there is at least. Samples are [T, 3, 7168] fp16 states with bf16 precision. vLLM's
-hidden-states connector writes one safetensors file a sample; it needs a GPU, so that its write path is what can be
-timed here.
+A round writes 768 MB (of 64 MB samples: three for each of four lanes) and ends when they are durable: `flush` of a
+store whose writer is open (its shards exist and its memory was touched, as in a run after its first second), or the
+last fsync of files one a sample, which are synced every 64 MB. The baseline is one sequential write of the same bytes
+to a new file with one fsync. On tmpfs there is memcpy into fresh memory too, which a write there is at least. Samples
+are [T, 3, 7168] fp16 states with bf16 precision. vLLM's hidden-states connector writes one safetensors file a sample;
+it needs a GPU, so that its write path is what can be timed here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from settings import size
 from store_data import StoreWriter, states, write_raw
 from timing import Variant, compare, warm_page_cache
 
-ROUND_BYTES = size(384_000_000, toy=2_000_000)
+ROUND_BYTES = size(768_000_000, toy=2_000_000)
 SYNC_BYTES = 64_000_000
 ROUNDS = 5
 
