@@ -10,6 +10,7 @@ streams that drop what is launched.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -140,6 +141,7 @@ class NoDevice:
 
     def __init__(self) -> None:
         self.copies = self
+        self.device = nullcontext()
 
     def engine(self) -> NoDevice:
         return self
@@ -147,8 +149,16 @@ class NoDevice:
     def event(self) -> NoDevice:
         return self
 
-    def launch(self, stream: NoDevice, work: Callable[[], object]) -> None:
+    def gather(self, stream: NoDevice, work: Callable[[], object]) -> None:
         pass
+
+    def clear(self, stream: NoDevice, at: int, nbytes: int) -> None:
+        pass
+
+    def copy_in(self, stream: NoDevice, to: int, source: int, nbytes: int) -> None:
+        pass
+
+    copy_out = copy_in
 
     def wait_event(self, event: NoDevice) -> None:
         pass

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +35,9 @@ def check_chunks(chunks: Sequence[Chunk], num_rows: int) -> None:
 
 def split(chunks: Sequence[Chunk], slot_rows: int) -> Iterator[list[Chunk]]:
     """Fill slots of `slot_rows` rows to the brim, in order: small chunks share a slot, a large one is split."""
+    if 0 < sum(chunk.count for chunk in chunks) <= slot_rows:  # most steps
+        yield list(chunks)
+        return
     parts: list[Chunk] = []
     room = slot_rows
     for chunk in chunks:
@@ -56,10 +61,18 @@ def write_index(index: NDArray[np.int32], chunks: Sequence[Chunk]) -> int:
     index  [2, size] int32, filled from the left: the row in the step's tensors; its owner, which is size - P + c for
            chunk c of P (see `slot`)
     """
-    counts = np.array([chunk.count for chunk in chunks])
-    ends = counts.cumsum()
-    rows = int(ends[-1])
-    first_rows = np.array([chunk.row for chunk in chunks])
-    index[0, :rows] = np.arange(rows) + np.repeat(first_rows - (ends - counts), counts)
-    index[1, :rows] = np.repeat(np.arange(index.shape[1] - len(chunks), index.shape[1]), counts)
+    size = index.shape[1]
+    numbers = _numbers(size)
+    counts = [chunk.count for chunk in chunks]
+    ends = list(accumulate(counts))
+    offsets = [chunk.row + chunk.count - end for chunk, end in zip(chunks, ends, strict=True)]
+    each, rows = np.array(counts), ends[-1]
+    index[0, :rows] = numbers[:rows] + np.array(offsets, dtype=np.int32).repeat(each)
+    index[1, :rows] = numbers[size - len(chunks) :].repeat(each)
     return rows
+
+
+@functools.lru_cache(maxsize=8)
+def _numbers(size: int) -> NDArray[np.int32]:
+    """0 .. size-1, made once for each size of slot."""
+    return np.arange(size, dtype=np.int32)

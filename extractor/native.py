@@ -44,12 +44,14 @@ class GatherArgs(ctypes.Structure):
 class NativeLibrary:
     """One loaded library. `gather` takes the address of a GatherArgs and a stream, and returns 0 or an error code."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises NativeMissingError when the file is absent, does not load, or has another ABI."""
+    def __init__(self, path: Path, only_launches: bool = False) -> None:
+        """`only_launches`: its calls return in microseconds and keep the interpreter's lock, because a thread that got
+        it could hold the caller up for much longer. Raises NativeMissingError when the file is absent, does not load,
+        or has another ABI."""
         if not path.is_file():
             raise NativeMissingError(f"{path.name} was not built (`python setup.py build_native`)")
         try:
-            self._library = ctypes.CDLL(str(path))
+            self._library = (ctypes.PyDLL if only_launches else ctypes.CDLL)(str(path))
         except OSError as error:
             raise NativeMissingError(f"{path.name} does not load: {error}") from error
         found = (self._library.extractor_abi_version(), self._library.extractor_args_bytes())
@@ -86,4 +88,4 @@ class NativeLibrary:
 @functools.cache
 def load(name: str) -> NativeLibrary:
     """The library `cpu` or `cuda` beside this file. Raises NativeMissingError."""
-    return NativeLibrary(Path(__file__).with_name(f"libextractor_{name}.so"))
+    return NativeLibrary(Path(__file__).with_name(f"libextractor_{name}.so"), only_launches=name == "cuda")

@@ -38,10 +38,39 @@ class Driver(Protocol):
 
 
 class CudaDriver:
-    """libcuda itself: a failed cudaHostRegister would leave an error that surfaces in a later, innocent call."""
+    """libcuda itself: a failed cudaHostRegister would leave an error that surfaces in a later, innocent call.
+
+    What a step calls only enqueues, in a few microseconds, and keeps the interpreter's lock meanwhile: a thread that
+    took it could hold the engine's up for milliseconds.
+    """
 
     def __init__(self, library: str = "libcuda.so.1") -> None:
         self._cuda = ctypes.CDLL(library)
+        address, size, stream = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p
+        brief = ctypes.PyDLL(library)
+        self._copy_in, self._copy_out = brief.cuMemcpyHtoDAsync_v2, brief.cuMemcpyDtoHAsync_v2
+        self._copy_in.argtypes = self._copy_out.argtypes = (address, address, size, stream)
+        self._clear = brief.cuMemsetD8Async
+        self._clear.argtypes = (address, ctypes.c_ubyte, size, stream)
+
+    def copy_in(self, stream: int, to: int, source: int, nbytes: int) -> None:
+        """Enqueue a copy from pinned memory to the device. Raises EngineError with what the driver says."""
+        self._check(self._copy_in(to, source, nbytes, stream), "copy to the device")
+
+    def copy_out(self, stream: int, to: int, source: int, nbytes: int) -> None:
+        """Enqueue a copy from the device to pinned memory."""
+        self._check(self._copy_out(to, source, nbytes, stream), "copy to the host")
+
+    def clear(self, stream: int, at: int, nbytes: int) -> None:
+        """Enqueue zeros on the device."""
+        self._check(self._clear(at, 0, nbytes, stream), "clear memory of the device")
+
+    def _check(self, code: int, what: str) -> None:
+        if code != _SUCCESS:
+            raise EngineError(
+                f"the CUDA driver could not {what}: {self.describe(code)}; it may report what an earlier kernel did: "
+                "run again with CUDA_LAUNCH_BLOCKING=1 to see where"
+            )
 
     def register(self, address: int, nbytes: int) -> int:
         return int(self._cuda.cuMemHostRegister_v2(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), _PORTABLE))

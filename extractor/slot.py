@@ -9,6 +9,7 @@ R rows of a slot, P chunks in it, L layers, H hidden size.
 
 from __future__ import annotations
 
+import functools
 import mmap
 from dataclasses import dataclass
 
@@ -24,36 +25,46 @@ _COUNT_BYTES = 4 * 8
 _INDEX_BYTES = 2 * 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SlotLayout:
-    """Where counts, states and the index of at most `rows` rows (and as many chunks) lie in a buffer of `nbytes`."""
+    """Where counts, states and the index of at most `rows` rows (and as many chunks) lie in a buffer of `nbytes`.
+
+    All in bytes; computed once, as every step asks for them.
+    """
 
     rows: int
     num_layers: int
     hidden_size: int
     dtype: torch.dtype
 
-    @property
+    @functools.cached_property
     def row_bytes(self) -> int:
         return self.num_layers * self.hidden_size * 2
 
-    @property
-    def _states_start(self) -> int:
-        return _round_up(self.rows * self.num_layers * _COUNT_BYTES, _ALIGNMENT)
+    @functools.cached_property
+    def states_start(self) -> int:
+        return _round_up(self.counts_bytes(self.rows), _ALIGNMENT)
 
-    @property
-    def _index_start(self) -> int:
-        return _round_up(self._states_start + self.rows * self.row_bytes, _ALIGNMENT)
+    @functools.cached_property
+    def index_start(self) -> int:
+        return _round_up(self.states_start + self.rows * self.row_bytes, _ALIGNMENT)
 
-    @property
+    @functools.cached_property
     def nbytes(self) -> int:
         """Whole pages: slots are registered one by one, and a page can be registered only once."""
-        return _round_up(self._index_start + self.rows * _INDEX_BYTES, mmap.PAGESIZE)
+        return _round_up(self.index_start + self.index_bytes, mmap.PAGESIZE)
+
+    @functools.cached_property
+    def index_bytes(self) -> int:
+        return self.rows * _INDEX_BYTES
+
+    def counts_bytes(self, chunks: int) -> int:
+        """Of the counts of `chunks` chunks, which end where the states start."""
+        return chunks * self.num_layers * _COUNT_BYTES
 
     def used(self, rows: int, chunks: int) -> slice:
         """The bytes that hold the counts of `chunks` chunks and the states of `rows` rows."""
-        start = self._states_start - chunks * self.num_layers * _COUNT_BYTES
-        return slice(start, self._states_start + rows * self.row_bytes)
+        return slice(self.states_start - self.counts_bytes(chunks), self.states_start + rows * self.row_bytes)
 
 
 class Slot:
@@ -71,18 +82,18 @@ class Slot:
         self.index = self._index(layout)
 
     def _counts(self, layout: SlotLayout) -> Tensor:
-        end = layout._states_start
-        counts = self.buffer[end - layout.rows * layout.num_layers * _COUNT_BYTES : end].view(torch.int64)
+        end = layout.states_start
+        counts = self.buffer[end - layout.counts_bytes(layout.rows) : end].view(torch.int64)
         return counts.view(layout.rows, layout.num_layers, 4)
 
     def _states(self, layout: SlotLayout) -> Tensor:
-        start = layout._states_start
+        start = layout.states_start
         states = self.buffer[start : start + layout.rows * layout.row_bytes].view(layout.dtype)
         return states.view(layout.rows, layout.num_layers, layout.hidden_size)
 
     def _index(self, layout: SlotLayout) -> Tensor:
-        start = layout._index_start
-        return self.buffer[start : start + layout.rows * _INDEX_BYTES].view(torch.int32).view(2, layout.rows)
+        start = layout.index_start
+        return self.buffer[start : start + layout.index_bytes].view(torch.int32).view(2, layout.rows)
 
 
 class HostSlot(Slot):
@@ -90,7 +101,7 @@ class HostSlot(Slot):
 
     def __init__(self, layout: SlotLayout, buffer: Tensor) -> None:
         super().__init__(layout, buffer)
-        start = layout._states_start
+        start = layout.states_start
         states = buffer.numpy()[start : start + layout.rows * layout.row_bytes].view(STORED_DTYPES[layout.dtype])
         self.states_array = states.reshape(layout.rows, layout.num_layers, layout.hidden_size)
         self.counts_array = self.counts.numpy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
@@ -39,7 +40,12 @@ class HostTransfer:
         self._gathers = [_Gather(slot) for slot in self.slots]
 
     def gather(self, slot: int, layers: Sequence[Tensor], rows: int, chunks: int) -> None:
-        self._gathers[slot](layers, rows, chunks)
+        self._clear(slot, chunks)
+        self._gathers[slot](layers, rows)
+
+    def _clear(self, slot: int, chunks: int) -> None:
+        counts = self.slots[slot].counts_array
+        counts[len(counts) - chunks :] = 0
 
     def ready(self, slot: int) -> bool:
         return True
@@ -52,20 +58,33 @@ class HostTransfer:
 
 
 class Streams(Protocol):
-    """What a GPU's ring needs of torch.cuda. Streams and events are torch.cuda.Stream and Event, or behave alike."""
+    """What a GPU's ring needs of torch.cuda and of the driver. Streams and events are torch's, or behave alike.
+
+    All is enqueued, on the stream given first; addresses and sizes are in bytes.
+    """
 
     copies: Any
+    device: AbstractContextManager[Any]  # in which the calls below are made
 
     def engine(self) -> Any: ...
     def event(self) -> Any: ...
-    def launch(self, stream: Any, work: Callable[[], object]) -> None: ...
+    def gather(self, stream: Any, work: Callable[[], object]) -> None: ...
+    def clear(self, stream: Any, at: int, nbytes: int) -> None: ...
+    def copy_in(self, stream: Any, to: int, source: int, nbytes: int) -> None: ...
+    def copy_out(self, stream: Any, to: int, source: int, nbytes: int) -> None: ...
 
 
 class CudaStreams:
-    """The engine's current stream, on which the gather is ordered with the forward, and one more for the copies."""
+    """The engine's current stream, on which the gather is ordered with the forward, and one more for the copies.
 
-    def __init__(self, device: torch.device) -> None:
+    Copies go to the driver itself: torch's need stream contexts and views, which cost the engine's thread more than the
+    copies do, and offer the interpreter at each call to any other thread that wants it.
+    """
+
+    def __init__(self, device: torch.device, driver: CudaDriver) -> None:
         self._device = device
+        self._driver = driver
+        self.device = torch.cuda.device(device)
         self.copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def engine(self) -> torch.cuda.Stream:
@@ -79,9 +98,17 @@ class CudaStreams:
     def event(self) -> torch.cuda.Event:
         return torch.cuda.Event()  # type: ignore[no-untyped-call]
 
-    def launch(self, stream: torch.cuda.Stream, work: Callable[[], object]) -> None:
-        with torch.cuda.stream(stream):
-            work()
+    def gather(self, stream: torch.cuda.Stream, work: Callable[[], object]) -> None:
+        work()  # on the current stream, which is the engine's
+
+    def clear(self, stream: torch.cuda.Stream, at: int, nbytes: int) -> None:
+        self._driver.clear(stream.cuda_stream, at, nbytes)
+
+    def copy_in(self, stream: torch.cuda.Stream, to: int, source: int, nbytes: int) -> None:
+        self._driver.copy_in(stream.cuda_stream, to, source, nbytes)
+
+    def copy_out(self, stream: torch.cuda.Stream, to: int, source: int, nbytes: int) -> None:
+        self._driver.copy_out(stream.cuda_stream, to, source, nbytes)
 
 
 class _Gather:
@@ -91,10 +118,9 @@ class _Gather:
         self._into = into
         self._bound: BoundGather | None = None
 
-    def __call__(self, layers: Sequence[Tensor], rows: int, chunks: int) -> None:
-        into = self._into
-        into.counts[len(into.counts) - chunks :].zero_()
+    def __call__(self, layers: Sequence[Tensor], rows: int) -> None:
         if self._bound is None:
+            into = self._into
             self._bound = ops.bind_gather(layers, into.index[0], into.states, into.counts, owners=into.index[1])
         self._bound(layers, rows)
 
@@ -103,13 +129,10 @@ class _Staging:
     """A device buffer, what gathers into it, and the event of the last copy out of it."""
 
     def __init__(self, layout: SlotLayout, device: torch.device, copied: Any) -> None:
-        self.slot = Slot(layout, torch.empty(layout.nbytes, dtype=torch.uint8, device=device))
+        buffer = torch.empty(layout.nbytes, dtype=torch.uint8, device=device)
+        self.start = buffer.data_ptr()
+        self.gather = _Gather(Slot(layout, buffer))
         self.copied = copied
-        self._gather = _Gather(self.slot)
-
-    def fill(self, host: Slot, layers: Sequence[Tensor], rows: int, chunks: int) -> None:
-        _copy(self.slot.index, host.index)
-        self._gather(layers, rows, chunks)
 
 
 class DeviceTransfer:
@@ -126,24 +149,33 @@ class DeviceTransfer:
         self._memory = memory
         self._streams = streams
         self.slots = [HostSlot(layout, buffer) for buffer in memory.buffers]
+        self._starts = [buffer.data_ptr() for buffer in memory.buffers]
         self._used: list[Any] = []  # streams that may read or write the slots
         self._copied = [streams.event() for _ in self.slots]
         self._gathered = [streams.event() for _ in self.slots]
         self._staging = [_Staging(layout, device, streams.event()) for _ in range(min(NUM_STAGING, len(self.slots)))]
 
     def gather(self, slot: int, layers: Sequence[Tensor], rows: int, chunks: int) -> None:
-        host, gathered, copied = self.slots[slot], self._gathered[slot], self._copied[slot]
-        staging = self._next_staging()
-        engine, copies = self._streams.engine(), self._streams.copies
-        self._used = [engine, copies]
-        engine.wait_event(staging.copied)
-        self._streams.launch(engine, lambda: staging.fill(host, layers, rows, chunks))
-        gathered.record(engine)
-        copies.wait_event(gathered)
-        used = self._layout.used(rows, chunks)
-        self._streams.launch(copies, lambda: _copy(host.buffer[used], staging.slot.buffer[used]))
-        copied.record(copies)
-        staging.copied = copied
+        with self._streams.device:
+            engine, copies = self._streams.engine(), self._streams.copies
+            self._used = [engine, copies]
+            staging = self._next_staging()
+            engine.wait_event(staging.copied)
+            self._fill(engine, staging, self._starts[slot], chunks)
+            self._streams.gather(engine, lambda: staging.gather(layers, rows))
+            self._gathered[slot].record(engine)
+            copies.wait_event(self._gathered[slot])
+            used = self._layout.used(rows, chunks)
+            nbytes = used.stop - used.start
+            self._streams.copy_out(copies, self._starts[slot] + used.start, staging.start + used.start, nbytes)
+            self._copied[slot].record(copies)
+            staging.copied = self._copied[slot]
+
+    def _fill(self, engine: Any, staging: _Staging, host: int, chunks: int) -> None:
+        """What the gather into `staging` needs: the index of the slot that starts at `host`, and counts of zero."""
+        index, counts = self._layout.index_start, self._layout.counts_bytes(chunks)
+        self._streams.copy_in(engine, staging.start + index, host + index, self._layout.index_bytes)
+        self._streams.clear(engine, staging.start + self._layout.states_start - counts, counts)
 
     def ready(self, slot: int) -> bool:
         return bool(self._copied[slot].query())
@@ -170,11 +202,7 @@ def open_transfer(layout: SlotLayout, num_slots: int, device: torch.device) -> T
     if device.type != "cuda":
         raise UsageError(f"capture on device {device}; cpu and cuda are supported")
     with torch.cuda.device(device):  # the driver pins for the current device's context
-        streams = CudaStreams(device)
         driver = CudaDriver()
         near = cpus_near(driver.pci_address(torch.cuda.current_device()))
-        return DeviceTransfer(layout, HostMemory(layout.nbytes, num_slots, driver, near), streams, device)
-
-
-def _copy(to: Tensor, source: Tensor) -> None:
-    to.copy_(source, non_blocking=True)
+        memory = HostMemory(layout.nbytes, num_slots, driver, near)
+        return DeviceTransfer(layout, memory, CudaStreams(device, driver), device)

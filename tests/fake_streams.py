@@ -6,6 +6,8 @@ as wrong bytes instead of passing because everything happened to be done.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import random
 import threading
 from collections import deque
@@ -76,6 +78,7 @@ class FakeStreams:
         self.copies = FakeStream(self._lock, deaf == "copies")
         self.askers: set[threading.Thread] = set()
         self.error: Exception | None = None
+        self.device = contextlib.nullcontext()
 
     def engine(self) -> FakeStream:
         return self.forward
@@ -83,8 +86,16 @@ class FakeStreams:
     def event(self) -> FakeEvent:
         return FakeEvent(self)
 
-    def launch(self, stream: FakeStream, work: Callable[[], object]) -> None:
+    def gather(self, stream: FakeStream, work: Callable[[], object]) -> None:
         stream.enqueue(work)
+
+    def clear(self, stream: FakeStream, at: int, nbytes: int) -> None:
+        stream.enqueue(lambda: ctypes.memset(at, 0, nbytes))
+
+    def copy_in(self, stream: FakeStream, to: int, source: int, nbytes: int) -> None:
+        stream.enqueue(lambda: ctypes.memmove(to, source, nbytes))
+
+    copy_out = copy_in
 
     def hold(self) -> None:
         self._held = True

@@ -36,7 +36,11 @@ class OneIndexTransfer(DeviceTransfer):
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)
         for slot in self.slots:
-            slot.index, slot.index_array = self.slots[0].index, self.slots[0].index_array
+            slot.index_array = self.slots[0].index_array
+        self._index_of = self._starts[0]
+
+    def _fill(self, engine: object, staging: object, host: int, chunks: int) -> None:
+        super()._fill(engine, staging, self._index_of, chunks)
 
 
 class SideGatherStreams(FakeStreams):
@@ -56,7 +60,15 @@ class Deaf:
         return FakeStreams(order, seed, deaf=self._stream)
 
 
+class UnclearedStreams(FakeStreams):
+    """Wrong: counts go on from what the staging buffer's last use left."""
+
+    def clear(self, stream: object, at: int, nbytes: int) -> None:
+        pass
+
+
 FAULTS = {
+    "counts of the staging buffer's last use kept": (UnclearedStreams, DeviceTransfer),
     "the copy does not wait for the gather": (Deaf("copies"), DeviceTransfer),
     "the gather does not wait for the last copy out of its staging buffer": (Deaf("engine"), DeviceTransfer),
     "the gather runs beside the forward pass": (SideGatherStreams, DeviceTransfer),
@@ -88,7 +100,7 @@ def run_engine(capture: Capture, streams: FakeStreams, num_steps: int = 12) -> l
     for number in range(num_steps):
         states = layer_tensors(STEP_ROWS, number)
         for layer, state in zip(persistent, states, strict=True):
-            streams.launch(streams.forward, lambda layer=layer, state=state: layer.copy_(state))
+            streams.gather(streams.forward, lambda layer=layer, state=state: layer.copy_(state))
         # A permuted batch each time, longer than one slot, so that consecutive slots come from one step.
         chunks = [Chunk(f"{number}b", 0, 9, 4), Chunk(f"{number}a", 8 * number, number % 4, 3 + number % 3)]
         capture.step(persistent, chunks)

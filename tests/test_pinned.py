@@ -140,7 +140,15 @@ DRIVER_STUB = r"""
 #include <stddef.h>
 #include <string.h>
 typedef unsigned long long u64;
-u64 seen[4];
+u64 seen[4], enqueued[4];
+static int enqueue(u64 a, u64 b, u64 c, u64 d)
+{ enqueued[0] = a; enqueued[1] = b; enqueued[2] = c; enqueued[3] = d; return d == 0xbad ? 2 : 0; }
+int cuMemcpyHtoDAsync_v2(u64 to, const void *from, size_t bytes, void *stream)
+{ return enqueue(to, (u64)from, bytes, (u64)stream); }
+int cuMemcpyDtoHAsync_v2(void *to, u64 from, size_t bytes, void *stream)
+{ return enqueue((u64)to, from, bytes, (u64)stream); }
+int cuMemsetD8Async(u64 at, unsigned char value, size_t bytes, void *stream)
+{ return enqueue(at, value, bytes, (u64)stream); }
 int cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags)
 { seen[0] = (u64)p; seen[1] = bytes; seen[2] = flags; return bytes > 1ull << 40 ? 2 : 0; }
 int cuMemHostUnregister(void *p) { seen[3] = (u64)p; return 0; }
@@ -161,6 +169,25 @@ def driver_stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "stub.c").write_text(DRIVER_STUB)
     subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "libcuda.so.1", folder / "stub.c"], check=True)
     return folder / "libcuda.so.1"
+
+
+def test_what_a_step_enqueues_crosses_whole_and_is_checked(driver_stub: Path) -> None:
+    driver = CudaDriver(str(driver_stub))
+    enqueued = (ctypes.c_uint64 * 4).in_dll(ctypes.CDLL(str(driver_stub)), "enqueued")
+    device, host, nbytes, stream = 0x7F12_3456_7800, 0x7FED_CBA9_8000, 5 << 30, 0x5555_DEAD_BEE0
+    driver.copy_in(stream, device, host, nbytes)
+    assert list(enqueued) == [device, host, nbytes, stream]
+    driver.copy_out(stream, host, device, nbytes)
+    assert list(enqueued) == [host, device, nbytes, stream]
+    driver.clear(stream, device, nbytes)
+    assert list(enqueued) == [device, 0, nbytes, stream]
+    driver.copy_in(0, device, host, nbytes)  # the default stream
+    assert list(enqueued) == [device, host, nbytes, 0]
+    for call in (lambda: driver.copy_in(0xBAD, 1, 2, 3), lambda: driver.copy_out(0xBAD, 1, 2, 3)):
+        with pytest.raises(EngineError, match=r"could not copy to the (device|host): out of memory \(CUresult 2\)"):
+            call()
+    with pytest.raises(EngineError, match="could not clear memory of the device"):
+        driver.clear(0xBAD, 1, 2)
 
 
 def test_the_drivers_calls_get_whole_addresses_and_sizes(driver_stub: Path) -> None:
