@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
@@ -64,7 +63,7 @@ class Streams(Protocol):
     """
 
     copies: Any
-    device: AbstractContextManager[Any]  # in which the calls below are made
+    device: Any  # a context manager, in which the calls below are made
 
     def engine(self) -> Any: ...
     def event(self) -> Any: ...
