@@ -143,6 +143,9 @@ class NoDevice:
         self.copies = self
         self.device = nullcontext()
 
+    def begin(self) -> None:
+        pass
+
     def engine(self) -> NoDevice:
         return self
 

@@ -88,7 +88,7 @@ class Capture:
         self._layout = SlotLayout(slot_rows, num_layers, hidden_size, dtype)
         self._sink = sink
         self._transfer = open_transfer(self._layout, num_slots, device)
-        self._ring = Ring(num_slots, self._transfer.ready, self._write)
+        self._ring = Ring(num_slots, self._transfer.ready, self._write, self._transfer.begin)
         self._num_slots = num_slots
         self._steps = self._rows = 0
         self._gather_seconds = 0.0
@@ -112,6 +112,10 @@ class Capture:
             self._interrupted = True  # part of the step is missing: a later one would look complete
             raise
         self._steps += 1
+
+    def check(self) -> None:
+        """Raise the sink's error, if it has failed by now. `step` does it too; this is for steps without rows."""
+        self._ring.check()
 
     def drain(self) -> None:
         """Wait until the sink has taken everything that `step` published. Raises the sink's error."""

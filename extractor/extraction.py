@@ -30,7 +30,7 @@ def extract(
 ) -> Summary:
     """Store the hidden states of every sample that the store does not hold yet.
 
-    `report(progress, total_samples, total_tokens)` is called about once a second. `share` (r, n) takes one of n equal
+    `report(progress, total_samples, total_tokens)` is called every few seconds. `share` (r, n) takes one of n equal
     parts of the samples: n processes fill one store together (see extractor.launch). Raises ExtractorError kinds;
     what is sealed by then stays, and the same call continues.
     """

@@ -75,10 +75,16 @@ class NativeGather:
         self._point(layers, self._layers, self._layer_strides)
         if args.pair != _PAIR_NONE:
             self._point(residuals or (), self._residuals, self._residual_strides)
-        stream = torch.cuda.current_stream(self._device).cuda_stream if self._is_cuda else None
-        code = self.gather(self._address, stream)
+        code = self._launch() if self._is_cuda else self.gather(self._address, None)
         if code:
             self._fail(code)
+
+    def _launch(self) -> int:
+        stream = torch.cuda.current_stream(self._device).cuda_stream
+        if torch.cuda.current_device() == self._device.index:
+            return int(self.gather(self._address, stream))
+        with torch.cuda.device(self._device):  # a kernel goes to the current device, whatever its pointers
+            return int(self.gather(self._address, stream))
 
     def _rows_wanted(self, count: int | None) -> int:
         bound = self._held[0].shape[0]

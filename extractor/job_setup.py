@@ -10,6 +10,7 @@ from pathlib import Path
 from extractor import __version__
 from extractor.config import Config
 from extractor.disk import store_bytes
+from extractor.engines.compute_dtype import compute_dtype
 from extractor.engines.engine_args import arguments_that_change_values, parse_engine_args
 from extractor.engines.job import Job
 from extractor.engines.load import engine_version
@@ -60,19 +61,11 @@ def make_manifest(config: Config, info: ModelInfo, layer_ids: tuple[int, ...], s
 def _options(config: Config, info: ModelInfo) -> dict[str, Option]:
     options: dict[str, Option] = {
         "overflow": config.overflow,
-        "compute_dtype": _compute_dtype(config, info),
+        "compute_dtype": compute_dtype(config.compute_dtype, info.dtype),
         "model_weights_hash": weights_hash(info.path),
     }
     engine_args = arguments_that_change_values(parse_engine_args(config.engine_args))
     return {**options, "engine_args": json.dumps(engine_args)} if engine_args else options
-
-
-def _compute_dtype(config: Config, info: ModelInfo) -> str:
-    if config.compute_dtype != "auto":
-        return config.compute_dtype
-    import torch
-
-    return info.dtype if torch.cuda.is_available() else "float32"
 
 
 def disk_bytes(job: Job, samples: int) -> int:

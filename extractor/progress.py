@@ -46,7 +46,7 @@ class ProgressDisplay:
             self._bar.stop()
 
     def update(self, progress: RunProgress, total_samples: int, total_tokens: int) -> None:
-        """Called about once a second by `extract`."""
+        """Called every few seconds by `extract`."""
         now = time.monotonic()
         if self._started is None:
             self._started = now

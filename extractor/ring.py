@@ -12,13 +12,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from types import TracebackType
 from typing import Generic, NoReturn, TypeVar
 
 from extractor.errors import EngineError
 
-# Polling, not a blocking wait: a copy behind a hung collective never completes, and the thread must still stop.
-# 0.1 ms is an eighth of the time that one rank's share of an 8k-token step (44 MB) takes over PCIe Gen5.
-POLL_SECONDS = 1e-4
+# Polling, not a blocking wait: a copy behind a hung collective never completes, and the thread must still stop. Slots
+# are published before the forward pass has run, so there is much to poll for, and each query takes the driver's lock;
+# half a millisecond is half of what the copy of a slot (44 MB over PCIe Gen5) takes.
+POLL_SECONDS = 5e-4
 
 Content = TypeVar("Content")
 
@@ -26,18 +28,27 @@ Content = TypeVar("Content")
 class Ring(Generic[Content]):
     """Slots 0..num_slots-1 and the one thread that writes them in the order in which they were published.
 
+    begin()              -> called first on that thread
     ready(slot)          -> True once the slot's bytes are in host memory; may raise the device's error
     write(slot, content) -> consumes the slot; what it raises stops the ring and comes out of `acquire` and `drain`
     """
 
-    def __init__(self, num_slots: int, ready: Callable[[int], bool], write: Callable[[int, Content], None]) -> None:
+    def __init__(
+        self,
+        num_slots: int,
+        ready: Callable[[int], bool],
+        write: Callable[[int, Content], None],
+        begin: Callable[[], None] = lambda: None,
+    ) -> None:
         self._num_slots = num_slots
+        self._begin = begin
         self._ready = ready
         self._write = write
         self._free = deque(range(num_slots))
         self._published: deque[tuple[int, Content]] = deque()
         self._unwritten = 0
         self._error: BaseException | None = None
+        self._origin: TracebackType | None = None
         self._closed = False
         self._changed = threading.Condition()
         self.stalled_seconds = 0.0
@@ -50,7 +61,7 @@ class Ring(Generic[Content]):
     def check(self) -> None:
         """Raise the writer's error, or EngineError after `close`."""
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(self._origin)  # else each raise would add to the last one's
         if self._closed:
             raise EngineError("the capture ring is closed: a step or drain came after close(); open a new Capture")
 
@@ -84,7 +95,9 @@ class Ring(Generic[Content]):
         self._thread.join(timeout_seconds)
         if self._thread.is_alive():
             return False
-        self._ready = self._write = _at_rest  # no longer methods of the owner, whose memory would wait for a collection
+        self._begin = self._ready = self._write = (
+            _at_rest  # no longer methods of the owner, whose memory would wait for a collection
+        )
         return True
 
     def _stall(self) -> None:
@@ -101,6 +114,7 @@ class Ring(Generic[Content]):
 
     def _run(self) -> None:
         try:
+            self._begin()
             while (published := self._next()) is not None:
                 slot, content = published
                 if not self._wait_ready(slot):
@@ -111,7 +125,7 @@ class Ring(Generic[Content]):
                 self._release(slot)
         except BaseException as error:  # whatever it is, the engine's thread must not wait for ever
             with self._changed:
-                self._error = error
+                self._error, self._origin = error, error.__traceback__
                 self._changed.notify_all()
 
     def _next(self) -> tuple[int, Content] | None:

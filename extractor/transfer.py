@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Sequence, Set
 from typing import Any, Protocol
 
 import torch
@@ -14,16 +15,16 @@ from extractor.implementations import BoundGather
 from extractor.pinned import CudaDriver, HostMemory, cpus_near
 from extractor.slot import HostSlot, Slot, SlotLayout
 
-# Device buffers. A step that needs more makes its gather, and so the next forward pass, wait for a copy (1.2 ms).
-# Four slots of 64 MB hold 8,192 rows of [3, 4096], or one of eight ranks' share of [3, 7168].
-NUM_STAGING = 4
-
 
 class Transfer(Protocol):
-    """Fills host slots: write a slot's index, call `gather`, then leave the slot alone until it is `ready`."""
+    """Fills host slots: write a slot's index, call `gather`, then leave the slot alone until it is `ready`.
+
+    `begin` comes first on the thread that asks `ready`.
+    """
 
     slots: list[HostSlot]
 
+    def begin(self) -> None: ...
     def gather(self, slot: int, layers: Sequence[Tensor], rows: int, chunks: int) -> None: ...
     def ready(self, slot: int) -> bool: ...
     def fence(self) -> Callable[[], bool]: ...
@@ -46,6 +47,9 @@ class HostTransfer:
         counts = self.slots[slot].counts_array
         counts[len(counts) - chunks :] = 0
 
+    def begin(self) -> None:
+        pass
+
     def ready(self, slot: int) -> bool:
         return True
 
@@ -65,6 +69,7 @@ class Streams(Protocol):
     copies: Any
     device: Any  # a context manager, in which the calls below are made
 
+    def begin(self) -> None: ...
     def engine(self) -> Any: ...
     def event(self) -> Any: ...
     def gather(self, stream: Any, work: Callable[[], object]) -> None: ...
@@ -80,11 +85,18 @@ class CudaStreams:
     copies do, and offer the interpreter at each call to any other thread that wants it.
     """
 
-    def __init__(self, device: torch.device, driver: CudaDriver) -> None:
+    def __init__(self, device: torch.device, driver: CudaDriver, near: Set[int]) -> None:
+        """`near`: the processors on the device's NUMA node, for the thread that reads what arrives."""
         self._device = device
         self._driver = driver
+        self._near = near
         self.device = torch.cuda.device(device)
         self.copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def begin(self) -> None:
+        torch.cuda.set_device(self._device)  # a thread's own is device 0: each query would keep a context there
+        if self._near:
+            os.sched_setaffinity(0, self._near)  # of this thread, and of those that it starts
 
     def engine(self) -> torch.cuda.Stream:
         if torch.cuda.is_current_stream_capturing():
@@ -152,7 +164,10 @@ class DeviceTransfer:
         self._used: list[Any] = []  # streams that may read or write the slots
         self._copied = [streams.event() for _ in self.slots]
         self._gathered = [streams.event() for _ in self.slots]
-        self._staging = [_Staging(layout, device, streams.event()) for _ in range(min(NUM_STAGING, len(self.slots)))]
+        # Half of the slots are one step's (`Job.num_slots`). With fewer buffers a step's last gathers, and so the next
+        # forward pass, would wait for its first copies, 1.2 ms each.
+        num_staging = max(1, len(self.slots) // 2)
+        self._staging = [_Staging(layout, device, streams.event()) for _ in range(num_staging)]
 
     def gather(self, slot: int, layers: Sequence[Tensor], rows: int, chunks: int) -> None:
         with self._streams.device:
@@ -175,6 +190,9 @@ class DeviceTransfer:
         index, counts = self._layout.index_start, self._layout.counts_bytes(chunks)
         self._streams.copy_in(engine, staging.start + index, host + index, self._layout.index_bytes)
         self._streams.clear(engine, staging.start + self._layout.states_start - counts, counts)
+
+    def begin(self) -> None:
+        self._streams.begin()
 
     def ready(self, slot: int) -> bool:
         return bool(self._copied[slot].query())
@@ -201,7 +219,8 @@ def open_transfer(layout: SlotLayout, num_slots: int, device: torch.device) -> T
     if device.type != "cuda":
         raise UsageError(f"capture on device {device}; cpu and cuda are supported")
     with torch.cuda.device(device):  # the driver pins for the current device's context
+        device = torch.device("cuda", torch.cuda.current_device())
         driver = CudaDriver()
-        near = cpus_near(driver.pci_address(torch.cuda.current_device()))
+        near = cpus_near(driver.pci_address(device.index))
         memory = HostMemory(layout.nbytes, num_slots, driver, near)
-        return DeviceTransfer(layout, memory, CudaStreams(device, driver), device)
+        return DeviceTransfer(layout, memory, CudaStreams(device, driver, near), device)

@@ -132,10 +132,11 @@ def gather_rows_triton(
     others = layers if residuals is None else residuals
     tile_rows, columns = GPU_TILE if rows.is_cuda else _INTERPRETER_TILE
     grid = (triton.cdiv(rows.numel(), tile_rows), len(layers))
-    _gather_rows[grid](
-        tuple(layers), tuple(others), tuple(t.stride(0) for t in layers), tuple(t.stride(0) for t in others),
-        rows, rows if owners is None else owners, rows if num_rows is None else num_rows, out.view(torch.int16), counts,
-        rows.numel(), layers[0].shape[0], 1 if owners is None else counts.shape[0], layers[0].shape[1],
-        BF16=out.dtype == torch.bfloat16, PAIR=residuals is not None, IN_FP32=sum_in_fp32, OWNED=owners is not None,
-        COUNTED=num_rows is not None, ROWS=tile_rows, COLUMNS=columns, num_warps=WARPS, enable_fp_fusion=False,
-    )  # fmt: skip
+    with torch.cuda.device_of(rows):  # Triton launches on the current device
+        _gather_rows[grid](
+            tuple(layers), tuple(others), tuple(t.stride(0) for t in layers), tuple(t.stride(0) for t in others),
+            rows, rows if owners is None else owners, rows if num_rows is None else num_rows, out.view(torch.int16),
+            counts, rows.numel(), layers[0].shape[0], 1 if owners is None else counts.shape[0], layers[0].shape[1],
+            BF16=out.dtype == torch.bfloat16, PAIR=residuals is not None, IN_FP32=sum_in_fp32, OWNED=owners is not None,
+            COUNTED=num_rows is not None, ROWS=tile_rows, COLUMNS=columns, num_warps=WARPS, enable_fp_fusion=False,
+        )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,13 +28,22 @@ from extractor.summary import Summary
 LENGTHS = (1, 2, 100, 128, 3, 50, 1, 127, 64, 63, 65)
 
 
-def make_samples(file: Path, lengths: Iterable[int] = LENGTHS, *, vocab: int = 256, seed: int = 0) -> Path:
-    """A samples file of random tokens."""
+def make_samples(
+    file: Path,
+    lengths: Iterable[int] = LENGTHS,
+    *,
+    vocab: int = 256,
+    seed: int = 0,
+    last_token: Mapping[str, int] | None = None,
+) -> Path:
+    """A samples file of random tokens; `last_token` replaces those of the samples it names."""
     rng = np.random.default_rng(seed)
     rows = [
         {"sample_id": f"s{i}", "source": "random", "input_ids": rng.integers(0, vocab, n).tolist()}
         for i, n in enumerate(lengths)
     ]
+    for row in rows:
+        row["input_ids"][-1] = (last_token or {}).get(row["sample_id"], row["input_ids"][-1])
     write_samples(file, rows)
     return file
 

@@ -80,6 +80,9 @@ class FakeStreams:
         self.error: Exception | None = None
         self.device = contextlib.nullcontext()
 
+    def begin(self) -> None:
+        self.begun_on = threading.current_thread().name
+
     def engine(self) -> FakeStream:
         return self.forward
 

@@ -28,8 +28,10 @@ GARBAGE = 1234.0
 
 
 def expected_rows(token_ids: np.ndarray, layer_id: int) -> np.ndarray:
-    """[T, HIDDEN]: depend on the token, its whole prefix and the layer; integers below 2049, which fp16 holds."""
-    prefix = np.cumsum(token_ids.astype(np.int64) * np.arange(1, token_ids.size + 1)) % 251
+    """[T, HIDDEN]: depend on the token, its whole prefix and the layer; integers below 2049, which fp16 holds. Layer 0,
+    the embeddings, depends on the token alone."""
+    seen = token_ids.astype(np.int64) * np.arange(1, token_ids.size + 1)
+    prefix = np.cumsum(seen) % 251 if layer_id else np.zeros_like(seen)
     return np.stack([token_ids, -(prefix * 8 + layer_id)] * (HIDDEN // 2), axis=1).astype(np.float32)
 
 
@@ -37,17 +39,24 @@ class _Backbone(torch.nn.Module, EagleModelMixin):
     """Holds the layer ids that vLLM sets."""
 
 
+class DeepseekV2Model(_Backbone):
+    """By this name a model that can't return id 0."""
+
+
 class FakeModel(torch.nn.Module, SupportsEagle3):
-    def __init__(self) -> None:
+    def __init__(self, backbone: type[_Backbone] = _Backbone) -> None:
         super().__init__()
-        self.model = _Backbone()
+        self.model = backbone()
+
+    def embed_input_ids(self, token_ids: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(expected_rows(token_ids.numpy(), 0))
 
 
 class FakeV2Runner:
     """Computes `expected_rows` for the tokens of a step, into buffers that persist."""
 
-    def __init__(self, max_tokens: int) -> None:
-        self.model = FakeModel()
+    def __init__(self, max_tokens: int, model: FakeModel | None = None) -> None:
+        self.model = model or FakeModel()
         self.use_aux_hidden_state_outputs = False
         self.execute_model_state: SimpleNamespace | None = None
         self._max_tokens = max_tokens
@@ -68,15 +77,17 @@ class FakeV2Runner:
         if not self._buffers:
             self._buffers = [torch.full((self._max_tokens, HIDDEN), GARBAGE) for _ in layer_ids]
         padded = min(self._max_tokens, -(-sum(planned.values()) // 16) * 16)
+        input_ids = torch.full((padded,), int(GARBAGE), dtype=torch.int32)
         row = 0
         for request_id in order:
             start, count = self._computed[request_id], planned[request_id]
             tokens = self._tokens[request_id][: start + count]
             for buffer, layer_id in zip(self._buffers, layer_ids, strict=True):
                 buffer[row : row + count] = torch.from_numpy(expected_rows(tokens, layer_id)[start:])
+            input_ids[row : row + count] = torch.from_numpy(tokens[start:])
             row += count
         self.execute_model_state = SimpleNamespace(
-            input_batch=SimpleNamespace(req_ids=order),
+            input_batch=SimpleNamespace(req_ids=order, input_ids=input_ids),
             aux_hidden_states=[buffer[:padded] for buffer in self._buffers],
         )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fake_v2_runner import HIDDEN, FakeScheduler, FakeV2Runner, expected_rows
+from fake_v2_runner import HIDDEN, FakeModel, FakeScheduler, FakeV2Runner, expected_rows
 from store_cases import a_manifest
 
 from extractor.engines.job import Job
@@ -30,15 +30,23 @@ def make_samples(lengths: Sequence[int] = LENGTHS, seed: int = 0) -> list[Sample
 
 
 def run(
-    folder: Path, samples: list[Sample], ranks: int, *, preempt_every: int = 0, seed: int = 0, max_running: int = 4
+    folder: Path,
+    samples: list[Sample],
+    ranks: int,
+    *,
+    preempt_every: int = 0,
+    seed: int = 0,
+    max_running: int = 4,
+    layer_ids: tuple[int, ...] = LAYER_IDS,
+    model: FakeModel | None = None,
 ) -> tuple[Store, list[dict]]:
     """The store that `ranks` ranks leave, and their last statuses."""
-    manifest = a_manifest(layer_ids=LAYER_IDS, num_layers=6, hidden_size=HIDDEN, engine="vllm")
+    manifest = a_manifest(layer_ids=layer_ids, num_layers=6, hidden_size=HIDDEN, engine="vllm")
     prepare_store(folder, manifest)
     job = Job(
         run_id="r",
         store=folder,
-        layer_ids=LAYER_IDS,
+        layer_ids=layer_ids,
         num_layers=6,
         hidden_size=HIDDEN,
         dtype="float16",
@@ -47,8 +55,8 @@ def run(
         token_budget=BUDGET,
         commit_seconds=1.0,
     )
-    runner = FakeV2Runner(BUDGET)
-    view = RunnerView(runner, LAYER_IDS)
+    runner = FakeV2Runner(BUDGET, model)
+    view = RunnerView(runner, layer_ids)
     handovers = [Handover(view, job, rank, ranks, torch.device("cpu")) for rank in range(ranks)]
     scheduler = FakeScheduler(samples, BUDGET, max_running, preempt_every, seed)
     try:
@@ -78,7 +86,7 @@ def differences(store: Store, samples: Sequence[Sample]) -> list[str]:
             wrong.append(f"{sample.sample_id} has other tokens")
         if not np.array_equal(stored.loss_mask, sample.loss_mask):
             wrong.append(f"{sample.sample_id} has another loss mask")
-        for slot, layer_id in enumerate(LAYER_IDS):
+        for slot, layer_id in enumerate(store.manifest.layer_ids):
             rows = np.asarray(stored.hidden_states)[:, slot].astype(np.float32)
             bad = np.flatnonzero((rows != expected_rows(sample.token_ids, layer_id)).any(axis=1))
             if bad.size:

@@ -153,6 +153,7 @@ def test_the_engines_thread_never_asks_the_device(monkeypatch) -> None:
     run_engine(capture, streams)
     capture.drain()
     assert {thread.name for thread in streams.askers} == {"capture-writer"}
+    assert streams.begun_on == "capture-writer"  # a thread's own device is 0, whatever the engine's is
     capture.close()
 
 

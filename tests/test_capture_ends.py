@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable
 
@@ -64,6 +65,10 @@ def test_a_closed_capture_gives_its_memory_back_without_a_collection() -> None:
         gc.enable()
 
 
+def traceback_length(error: BaseException) -> int:
+    return sum(1 for _ in traceback.walk_tb(error.__traceback__))
+
+
 def run_steps(capture: Capture, layers: list[torch.Tensor]) -> None:
     for _ in range(100):
         capture.step(layers, STEP)
@@ -102,10 +107,11 @@ def test_the_sinks_error_stops_the_run_with_its_error() -> None:
     layers = layer_tensors(4)
     with pytest.raises(OSError, match="No space left") as first:
         run_steps(capture, layers)
-    for again in (lambda: capture.step(layers, STEP), capture.drain):
+    for again in (lambda: capture.step(layers, STEP), capture.drain, capture.check):
         with pytest.raises(OSError, match="No space left") as later:
             again()
         assert later.value is first.value
+        assert traceback_length(later.value) <= traceback_length(first.value) + 1, "each raise added to the last one's"
     capture.close()
     assert len(sink.written) == 2
 

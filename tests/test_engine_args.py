@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from extractor.engines.compute_dtype import compute_dtype
 from extractor.engines.engine_args import arguments_that_change_values, parse_engine_args, require_known
 from extractor.errors import UsageError
 
@@ -43,3 +45,23 @@ def test_unknown_arguments_come_with_a_guess():
 
 def test_the_fingerprint_keeps_what_changes_values():
     assert arguments_that_change_values({"quantization": "fp8", "block_size": 16}) == {"quantization": "fp8"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "gpu", "expected"),
+    [
+        ("auto", True, "bfloat16"),
+        ("auto", False, "float32"),
+        ("float16", True, "float16"),
+        ("bfloat16", False, "bfloat16"),
+    ],
+)
+def test_the_compute_dtype(monkeypatch, choice, gpu, expected):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    assert compute_dtype(choice, "bfloat16") == expected
+
+
+def test_a_float32_checkpoint_is_computed_in_float32_on_a_gpu(monkeypatch):
+    """vLLM's own `auto` would take bf16, while the manifest says float32."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert compute_dtype("auto", "float32") == "float32"

@@ -7,7 +7,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import torch
-from fake_v2_runner import FakeScheduler, FakeV2Runner
+from fake_v2_runner import DeepseekV2Model, FakeModel, FakeScheduler, FakeV2Runner
 from handover_runs import BUDGET, LENGTHS, differences, make_samples, run, suspicions
 from vllm.v1.core.sched.output import SchedulerOutput
 
@@ -24,6 +24,37 @@ def test_every_value_is_right_on_any_number_of_ranks(tmp_path, ranks, preempt_ev
     assert suspicions(statuses) == set()
     assert len(store) == len(samples)
     assert sum(status["samples"] for status in statuses) == len(samples), "a sample was stored by two ranks"
+
+
+def test_embeddings_beside_padded_layers(tmp_path):
+    """Where the model can't return id 0, the embedding module gives it, for the step's own rows only."""
+    samples = make_samples()
+    store, statuses = run(tmp_path / "store", samples, 2, layer_ids=(6, 0, 2), model=FakeModel(DeepseekV2Model))
+    assert differences(store, samples) == []
+    assert suspicions(statuses) == set()
+
+
+class DeepseekV2DecoderLayer(torch.nn.Linear):
+    """By this name a layer that divides what it adds, in fp16."""
+
+    def __init__(self, scale: float, dtype: torch.dtype) -> None:
+        super().__init__(1, 1, dtype=dtype)
+        self.routed_scaling_factor = scale
+
+
+@pytest.mark.parametrize(
+    ("scale", "dtype", "refused"),
+    [(2.5, torch.float16, True), (1.0, torch.float16, False), (2.5, torch.bfloat16, False)],
+)
+def test_states_that_vllm_scales_are_refused(scale, dtype, refused):
+    model = FakeModel()
+    model.model.layer = DeepseekV2DecoderLayer(scale, dtype)
+    runner = FakeV2Runner(BUDGET, model)
+    if not refused:
+        RunnerView(runner, (2,))
+        return
+    with pytest.raises(EngineError, match=r"divides the hidden states .* by 2\.5.*--compute-dtype bfloat16"):
+        RunnerView(runner, (2,))
 
 
 def test_ranks_share_the_tokens_evenly(tmp_path):
@@ -51,7 +82,7 @@ def test_the_fake_really_overwrites_pads_permutes_and_preempts(tmp_path):
         if step is not None:
             rows = sum(count for _, count in step.order)
             permuted += [name for name, _ in step.order] != list(output.num_scheduled_tokens)
-            padded += step.layers[0].shape[0] > rows
+            padded += runner.execute_model_state.aux_hidden_states[0].shape[0] > rows
             before = step.layers[0][:rows].clone()
             runner.sample_tokens()
             assert not torch.equal(step.layers[0][:rows], before)

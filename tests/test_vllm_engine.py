@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import architectures
 import numpy as np
 import pytest
 from engine_runs import EngineProcess, Reference, compare, make_samples
+from safetensors.torch import load_file, save_file
 from scheduling import MODEL, SCHEDULING
 
 from extractor.errors import EngineError, UsageError
@@ -115,6 +118,33 @@ def test_unknown_vllm_versions_are_refused(monkeypatch):
     with pytest.raises(EngineError, match=r"vLLM 0\.99\.1.*checked: 0\.32\.0.*--allow-untested-engine"):
         engine._check_version(allow_untested=False)
     engine._check_version(allow_untested=True)
+
+
+def overflow_for_token(model: Path, token: int) -> None:
+    """Make the states of one token too large for fp16."""
+    weights = load_file(model / "model.safetensors")
+    weights["model.embed_tokens.weight"][token] *= 1e6
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_what_stops_one_rank_stops_the_run(tmp_path):
+    """vLLM drops a rank's exception from a step, and would compute the whole corpus for nothing."""
+    model = architectures.save("llama", tmp_path / "model", **MODEL)
+    overflow_for_token(model, 7)
+    lengths = (64,) * 400
+    samples = make_samples(tmp_path / "samples.parquet", lengths, vocab=7, last_token={"s1": 7})
+    options = {"samples": samples, "model": model, "out": tmp_path / "store", "layers": "4,1,0", "last": True}
+    process = EngineProcess()
+    try:
+        with pytest.raises(EngineError, match="^rank 1 stopped: sample 's1' token 63 layer 4 .* beyond fp16's"):
+            process.extract(
+                tp=2, token_budget=16, overflow="error", commit_seconds=1000.0, engine_args=SMALL_CACHE, **options
+            )
+    finally:
+        process.restart()
+    stored = Store.open(tmp_path / "store")
+    assert 0 < len(stored) < 100, "the healthy rank seals what is whole, and nothing more is computed"
+    assert compare(tmp_path / "store", Reference(model)).beyond == 0
 
 
 def test_a_killed_rank_stops_the_run_and_eight_ranks_finish_it(llama, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,7 +12,8 @@ from extractor.config import Config
 from extractor.samples import Sample
 
 _SLOT_BYTES = 64 << 20  # one ring slot; a step larger than a slot spans several
-_NUM_SLOTS = 6  # two steps in flight under asynchronous scheduling, two being written, two spare
+_MIN_SLOTS = 6
+_STEPS_IN_FLIGHT = 2  # under vLLM's asynchronous scheduling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,8 @@ class Job:
 
     @property
     def num_slots(self) -> int:
-        return _NUM_SLOTS
+        """Enough for the steps in flight, each of which may belong to one rank whole, and two being written."""
+        return max(_MIN_SLOTS, _STEPS_IN_FLIGHT * math.ceil(self.token_budget / self.slot_rows) + 2)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for sending to another process."""

@@ -51,6 +51,8 @@ class Session:
             self._recorder.check_tokens(chunks, seen)
         if chunks:
             self._capture.step(layers, chunks)
+        else:
+            self._capture.check()
 
     def status(self) -> dict[str, Any]:
         """Totals of this rank: samples, tokens, bytes, stalled_seconds and the ring's times."""

@@ -16,6 +16,7 @@ from transformers import AutoModel
 
 from extractor.capture import Chunk
 from extractor.config import Config
+from extractor.engines.compute_dtype import compute_dtype
 from extractor.engines.job import Job, Progress, StopFlag
 from extractor.engines.session import Session
 from extractor.errors import EngineError
@@ -97,10 +98,9 @@ class TransformersEngine:
 
     def __init__(self, config: Config, longest: int) -> None:
         """`longest` is unused: any length runs that fits in memory."""
-        on_gpu = torch.cuda.is_available()
         info = ModelInfo.from_dir(config.model)
         self._layer_ids = resolve_layers(config.layers, info.num_layers, config.last)
-        dtype = config.compute_dtype if config.compute_dtype != "auto" else (info.dtype if on_gpu else "float32")
+        dtype = compute_dtype(config.compute_dtype, info.dtype)
         self._reader = ResidualReader(config.model, dtype, trust_remote_code=config.trust_remote_code)
 
     def run(

@@ -28,7 +28,7 @@ Show = Callable[["Status"], None]
 
 
 def extract_on_replicas(config: Config, options: ReplicaOptions, show: Show | None = None) -> Summary:
-    """As `extract`, by `options.replicas` engines on the cluster; `show` is called about once a second.
+    """As `extract`, by `options.replicas` engines on the cluster; `show` is called every few seconds.
 
     Raises ClusterError for a cluster without room or with nodes that differ, and what `extract` raises. The driver
     keeps nothing that the shards do not tell: killed at any moment, the same call continues.

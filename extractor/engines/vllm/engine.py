@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ from extractor.errors import EngineError, ExtractorError
 from extractor.samples import Sample
 
 CHECKED_VERSIONS = ("0.32.0",)
-_STATUS_SECONDS = 1.0
+# On a GPU asking the ranks lets the steps in flight run out.
+_STATUS_SECONDS = 1.0 if current_platform.is_cpu() else 3.0
+_SEAL_SECONDS = 60.0
 
 
 class VllmEngine:
@@ -48,18 +51,24 @@ class VllmEngine:
         """See `Engine.run`."""
         try:
             self._engine.collective_rpc("extractor_start", args=(job.as_dict(),))
-            self._feed(samples, report, stop)
+            self._feed(job, samples, report, stop)
             return list(self._engine.collective_rpc("extractor_finish"))
-        except ExtractorError:
-            raise
         except Exception as error:
+            self._seal_what_is_whole()
+            if isinstance(error, ExtractorError):
+                raise
             raise EngineError(_reason(job, self._config.tp, error)) from error
 
     def close(self) -> None:
         """Stop the ranks. Idempotent."""
         self._engine.engine_core.shutdown()
 
-    def _feed(self, samples: Iterator[Sample], report: Callable[[Progress], None], stop: StopFlag) -> None:
+    def _seal_what_is_whole(self) -> None:
+        """On the ranks that can. Why one can't is known: it is what ends the run."""
+        with suppress(Exception):
+            self._engine.collective_rpc("extractor_finish", timeout=_SEAL_SECONDS)
+
+    def _feed(self, job: Job, samples: Iterator[Sample], report: Callable[[Progress], None], stop: StopFlag) -> None:
         """Keep the engine supplied, a bounded number of samples at a time, until all are done or `stop`."""
         waiting: Sample | None = next(samples, None)
         last_report = time.monotonic()
@@ -68,6 +77,7 @@ class VllmEngine:
                 self._add(waiting)
                 waiting = next(samples, None)
             self._engine.step()
+            _raise_rank_failure(job, self._config.tp)
             if time.monotonic() - last_report > _STATUS_SECONDS:
                 report(Progress.of_ranks(self._engine.collective_rpc("extractor_status")))
                 last_report = time.monotonic()
@@ -93,13 +103,23 @@ def _check_version(allow_untested: bool) -> None:
         )
 
 
-def _reason(job: Job, tp: int, error: Exception) -> str:
-    """The ranks' own words where they left any, else vLLM's."""
+def _raise_rank_failure(job: Job, tp: int) -> None:
+    words = _words_of_a_rank(job, tp)
+    if words:
+        raise EngineError(words)
+
+
+def _words_of_a_rank(job: Job, tp: int) -> str:
     for rank in range(tp):
         file = rank_error_file(job, rank)
         if file.is_file():
             return f"rank {rank} stopped: {file.read_text()}" if tp > 1 else file.read_text()
-    return (
+    return ""
+
+
+def _reason(job: Job, tp: int, error: Exception) -> str:
+    """The ranks' own words where they left any, else vLLM's."""
+    return _words_of_a_rank(job, tp) or (
         f"the engine stopped: {type(error).__name__}: {error}; a rank may have been killed (out of memory?); what is "
         "sealed is safe; run the same command again to continue"
     )

@@ -11,6 +11,10 @@ from llvmlite.binding import ffi
 _DEFAULTS = {
     # The engine core runs in this process: errors and Ctrl-C arrive as they are, and the ranks are its children.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # vLLM's own choice, fork, fails on a GPU once this process has so much as counted the devices.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    # A step that waits for a slow disk must go on waiting; ranks that died are noticed by other means.
+    "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "86400",
     # A sample may be exactly as long as the model's context; the one output token then lies beyond it. It is sampled
     # but never fed back, so no position past the context is computed.
     "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",

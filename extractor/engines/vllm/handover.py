@@ -45,6 +45,10 @@ class Handover:
         """Seal what is whole and close this rank's shard."""
         return self._session.finish()
 
+    def close(self) -> None:
+        """Close this rank's shard; what is sealed stays."""
+        self._session.close()
+
     def _begin_requests(self, scheduler_output: Any) -> dict[str, int]:
         """Announce new requests; returns how many tokens of each scheduled request were computed before this step."""
         computed: dict[str, int] = {}

@@ -26,9 +26,13 @@ _NO_ID_0 = {
 }
 
 
+# Their layers divide what they add, in fp16, by `routed_scaling_factor`; the norms that follow do not mind.
+_SCALED_IN_FP16 = {"DeepseekV2DecoderLayer", "AXK1DecoderLayer"}
+
+
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """One forward pass. `layers`: one tensor [N, H] per layer id, ascending, N >= sum of rows (padding at the end).
+    """One forward pass of N rows. `layers`: one tensor [N, H] per layer id, ascending, without the graph's padding.
     `order`: (request id, rows) in row order. `token_ids` [N] int32 or None where reading them would wait for a GPU."""
 
     layers: list[torch.Tensor]
@@ -49,6 +53,7 @@ class RunnerView:
                 f"{type(self._model).__name__} can't return hidden states of chosen layers in this vLLM; use "
                 "--engine transformers"
             )
+        _refuse_scaled_states(self._model)
         self._embeds = 0 in layer_ids and _cannot_return_id_0(self._model)
         captured = tuple(sorted(layer_id for layer_id in layer_ids if layer_id or not self._embeds))
         if captured:
@@ -72,7 +77,7 @@ class RunnerView:
             )
         order = [(request_id, planned[request_id]) for request_id in batch.req_ids]
         rows = sum(count for _, count in order)
-        layers = list(state.aux_hidden_states or ())
+        layers = [states[:rows] for states in state.aux_hidden_states or ()]
         if self._embeds:
             ids = state.input_batch.input_ids if is_v2 else self._runner.input_ids.gpu
             layers.insert(0, self._embed(ids[:rows]))
@@ -87,7 +92,23 @@ class RunnerView:
 
 
 def _cannot_return_id_0(model: torch.nn.Module) -> bool:
-    return any(base.__name__ in _NO_ID_0 for module in model.modules() for base in type(module).__mro__)
+    return any(_is_a(module, _NO_ID_0) for module in model.modules())
+
+
+def _is_a(module: torch.nn.Module, names: set[str]) -> bool:
+    return any(base.__name__ in names for base in type(module).__mro__)
+
+
+def _refuse_scaled_states(model: torch.nn.Module) -> None:
+    """Raise EngineError where vLLM divides the residual stream by a constant, so that it fits into fp16."""
+    in_fp16 = any(parameter.dtype == torch.float16 for parameter in model.parameters())
+    for layer in model.modules() if in_fp16 else ():
+        scale = getattr(layer, "routed_scaling_factor", 1.0)
+        if _is_a(layer, _SCALED_IN_FP16) and scale != 1.0:
+            raise EngineError(
+                f"in float16 vLLM divides the hidden states of {type(model).__name__} by {scale}, and they would be "
+                "stored so; use --compute-dtype bfloat16"
+            )
 
 
 def _forget_earlier_layers(model: torch.nn.Module) -> None:

@@ -11,6 +11,7 @@ from vllm.model_executor.model_loader.utils import get_model_architecture
 from vllm.platforms import current_platform
 
 from extractor.config import Config
+from extractor.engines.compute_dtype import compute_dtype
 from extractor.engines.engine_args import parse_engine_args, require_known
 from extractor.errors import EngineError
 from extractor.layers import resolve_layers
@@ -46,7 +47,7 @@ def _arguments(config: Config, longest: int) -> dict[str, Any]:
         "model": str(config.model),
         "skip_tokenizer_init": True,
         "trust_remote_code": config.trust_remote_code,
-        "dtype": compute_dtype(config.compute_dtype, on_gpu),
+        "dtype": compute_dtype(config.compute_dtype, info.dtype),
         "tensor_parallel_size": config.tp,
         "max_model_len": longest + 1,
         "max_num_batched_tokens": budget,
@@ -55,7 +56,7 @@ def _arguments(config: Config, longest: int) -> dict[str, Any]:
         "enable_prefix_caching": False,
         "gpu_memory_utilization": config.gpu_memory,
         "enforce_eager": config.compile == "off" or (config.compile == "auto" and not on_gpu),
-        "compilation_config": {} if on_gpu else _CPU_COMPILATION,
+        "compilation_config": _GPU_COMPILATION if on_gpu else _CPU_COMPILATION,
         "worker_cls": "extractor.engines.vllm.worker.ExtractorWorker",
         "additional_config": {"extractor_layer_ids": list(resolve_layers(config.layers, info.num_layers, config.last))},
         "disable_log_stats": True,
@@ -67,13 +68,9 @@ def _arguments(config: Config, longest: int) -> dict[str, Any]:
 # The CPU kernel for rotary embeddings in vLLM 0.32 leaves queries of three dimensions as they are: latent attention
 # (DeepSeek, Kimi) then runs without positions and says nothing. The PyTorch form of the operation in vLLM is right.
 _CPU_COMPILATION = {"custom_ops": ["-rotary_embedding"]}
-
-
-def compute_dtype(choice: str, on_gpu: bool) -> str:
-    """`auto` is float32 on a CPU: without bf16 instructions its bf16 products are an order of magnitude slower."""
-    if choice != "auto":
-        return choice
-    return "auto" if on_gpu else "float32"
+# Steps are prefills of thousands of tokens, larger than any graph that vLLM records, and nothing is decoded: recording
+# costs start-up time and memory, and gains nothing.
+_GPU_COMPILATION = {"cudagraph_mode": "NONE"}
 
 
 # Models that mix attention with recurrent layers, each a kernel of its own: those whose states were compared with the
