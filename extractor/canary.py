@@ -20,10 +20,13 @@ from extractor.engines.job import Engine, Job
 from extractor.samples import Sample
 from extractor.store import Store, prepare_store
 
-# Largest |a - b| / |a| of a row, by the engine's dtype. The second pass has another batch, hence other orders of sums:
-# 4e-4 in float32, which is the rounding to fp16; a few percent in 16 bits. Rows of different tokens lie at 0.18 and
-# above even where they are neighbours (SmolLM2-135M, 200 samples, layers 2 to 30).
-_LIMIT = {"float32": 0.01, "bfloat16": 0.1, "float16": 0.1}
+# |a - b| / |a| of a row, by the engine's dtype: beyond the first limit a row is wrong; beyond the second, rows are
+# wrong where more than a quarter of the sample's are. The second pass has another batch, hence other orders of sums:
+# 4e-4 in float32, which is the rounding to fp16; a few percent in 16 bits, and more in rows whose router then chooses
+# other experts (a mean of 0.05 is published for large mixtures, vLLM against transformers). Rows of different tokens
+# lie at 0.18 and above even where they are neighbours, most near 1 (SmolLM2-135M, 200 samples, layers 2 to 30).
+_LIMITS = {"float32": (0.01, 0.01), "bfloat16": (0.5, 0.1), "float16": (0.5, 0.1)}
+_SHARE = 0.25
 
 
 class Samples(Protocol):
@@ -72,14 +75,24 @@ def _differences(first: Store, second: Store) -> Iterator[Finding]:
         stored, again = (np.asarray(store[sample_id].hidden_states) for store in (first, second))
         for slot, layer_id in enumerate(first.manifest.layer_ids):
             distance = row_distance(stored[:, slot], again[:, slot])
-            wrong = np.flatnonzero(distance > _LIMIT[compute])
+            wrong, limit = wrong_rows(distance, compute)
             if wrong.size:
                 largest = float(distance.max())
                 detail = (
                     f"{wrong.size} of {distance.size} rows came out differently the second time, by up to "
-                    f"{largest:.3g} of the row's length; rounding explains {_LIMIT[compute]}"
+                    f"{largest:.3g} of the row's length; rounding explains {limit}"
                 )
                 yield Finding("canary", sample_id, int(wrong[0]), layer_id, int(wrong.size), largest, detail)
+
+
+def wrong_rows(distance: np.ndarray, compute: str) -> tuple[np.ndarray, float]:
+    """Which rows [n] of a sample's `distance` [T] no rounding in the dtype `compute` explains, and the limit they
+    exceed."""
+    alone, together = _LIMITS[compute]
+    many = np.flatnonzero(distance > together)
+    if many.size > _SHARE * distance.size:
+        return many, together
+    return np.flatnonzero(distance > alone), alone
 
 
 def row_distance(stored: np.ndarray, again: np.ndarray) -> np.ndarray:

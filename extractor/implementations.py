@@ -60,7 +60,8 @@ def _choose(device_type: str, wanted: str) -> Implementation:
         except NativeMissingError as reason:
             missing.append(f"{name}: {reason}")
             continue
-        log.info("gather_rows on %s: %s (%s)%s", device_type, name, chosen.detail, _because(missing))
+        level = logging.WARNING if missing else logging.INFO  # a warning is seen, on a rank too
+        log.log(level, "gather_rows on %s: %s (%s)%s", device_type, name, chosen.detail, _because(missing))
         return chosen
     raise UsageError(f"{VARIABLE}={wanted}, but {'; '.join(missing)}; unset it, or provide what is missing")
 

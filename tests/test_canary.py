@@ -10,7 +10,7 @@ import pytest
 from engine_runs import make_samples
 
 from extractor import Config, extract
-from extractor.canary import row_distance
+from extractor.canary import row_distance, wrong_rows
 from extractor.engines.transformers import ResidualReader
 
 LENGTHS = (5, 17, 1, 30)
@@ -58,3 +58,21 @@ def test_row_distance():
     a = np.array([[3.0, 4.0], [3.0, 4.0], [np.nan, 1.0], [np.inf, 1.0], [np.nan, 1.0]], np.float16)
     b = np.array([[3.0, 4.0], [4.0, 4.0], [np.nan, 1.0], [np.inf, 1.0], [0.0, 1.0]], np.float16)
     np.testing.assert_allclose(row_distance(a, b), [0.0, 0.2, 0.0, 0.0, np.inf])
+
+
+@pytest.mark.parametrize(
+    ("compute", "rows", "wrong"),
+    [
+        ("float32", {3: 0.011}, [3]),
+        ("bfloat16", {3: 0.3, 5: 0.12}, []),  # a router's near-ties
+        ("bfloat16", {3: 0.6, 5: 0.12}, [3]),  # a row of another token
+        ("bfloat16", dict.fromkeys(range(5, 11), 0.2), [5, 6, 7, 8, 9, 10]),  # a chunk of another layer
+        ("bfloat16", dict.fromkeys(range(5, 10), 0.2), []),
+        ("float16", dict.fromkeys(range(20), np.inf), list(range(20))),
+    ],
+)
+def test_which_rows_rounding_does_not_explain(compute, rows, wrong):
+    distance = np.full(20, 0.004)
+    for row, value in rows.items():
+        distance[row] = value
+    assert wrong_rows(distance, compute)[0].tolist() == wrong

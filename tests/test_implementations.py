@@ -42,7 +42,7 @@ def test_compiled_code_comes_first_and_is_named_once(caplog):
 @pytest.mark.usefixtures("without_libraries")
 def test_without_libraries_numba_and_triton_take_over_and_say_why(caplog):
     pytest.importorskip("triton")
-    with caplog.at_level(logging.INFO, "extractor.ops"):
+    with caplog.at_level(logging.WARNING, "extractor.ops"):
         assert implementation("cpu").name == "numba"
         assert implementation("cuda").name == "triton"
     assert caplog.messages == [
