@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from extractor.errors import UsageError
+from extractor.paths import strings_to_paths
 
 
 def _option(help_text: str, default: Any = None, choices: tuple[str, ...] = ()) -> Any:
@@ -52,6 +53,7 @@ class Config:
     force: bool = _option("start although the disk looks too small", False)
 
     def __post_init__(self) -> None:
+        strings_to_paths(self)
         for name in ("tp", "token_budget", "max_in_flight"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it must be at least 1")

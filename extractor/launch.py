@@ -6,9 +6,7 @@ them, so that none is left waiting. Without torch.distributed they work as one r
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
 
@@ -16,6 +14,7 @@ import torch.distributed as dist
 
 from extractor.config import Config
 from extractor.errors import EngineError
+from extractor.extract_apart import extract_apart
 from extractor.extraction import extract
 from extractor.job_setup import check_input, make_manifest
 from extractor.layers import resolve_layers
@@ -27,21 +26,20 @@ from extractor.summary import Summary
 Result = TypeVar("Result")
 # Ranks wait for the slowest one; a collective's usual limit of 10 to 30 minutes would end a long extraction.
 _PATIENCE = timedelta(days=30)
-_LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def extract_on_ranks(config: Config) -> list[Summary]:
     """Extract what the store lacks; returns each working rank's summary when all have finished.
 
-    Engine `transformers`: every rank runs the model on its device and takes an equal part. Engine `vllm`: rank 0 runs
-    it with its own tensor parallelism, on GPUs that the other ranks leave alone. Raises EngineError on every rank when
-    one fails; what is sealed stays, and the same call continues.
+    Engine `transformers`: every rank runs the model on its device and takes an equal part. Engine `vllm`: rank 0 has it
+    run in a process of its own, with its own tensor parallelism, on GPUs that the other ranks leave alone. Raises
+    EngineError on every rank when one fails; what is sealed stays, and the same call continues.
     """
     rank, world_size = resolve_ranks(None, None)
     run_together(lambda: _create(config) if rank == 0 else None)
     if config.engine == "transformers":
         return run_together(lambda: extract(config, share=(rank, world_size)))
-    summaries = run_together(lambda: _extract_alone(config) if rank == 0 else None)
+    summaries = run_together(lambda: extract_apart(config) if rank == 0 else None)
     return [summary for summary in summaries if summary is not None]
 
 
@@ -87,18 +85,3 @@ def _create(config: Config) -> None:
     info, samples = check_input(config)
     layer_ids = resolve_layers(config.layers, info.num_layers, config.last)
     prepare_store(config.out, make_manifest(config, info, layer_ids, samples))
-
-
-def _extract_alone(config: Config) -> Summary:
-    with _without_launcher_variables():
-        return extract(config)
-
-
-@contextmanager
-def _without_launcher_variables() -> Iterator[None]:
-    """vLLM starts ranks of its own and takes torchrun's variables for theirs."""
-    hidden = {name: os.environ.pop(name) for name in _LAUNCHER_VARIABLES if name in os.environ}
-    try:
-        yield
-    finally:
-        os.environ.update(hidden)

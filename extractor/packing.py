@@ -9,11 +9,11 @@ import bisect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from extractor.errors import UsageError
+from extractor.jit import numba
 
 Ints = npt.NDArray[np.int64]
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -22,6 +22,7 @@ from extractor.budget.stores import Nearby, nearby_stores
 from extractor.budget.table_files import has_loss_mask
 from extractor.errors import UsageError
 from extractor.manifest import Manifest
+from extractor.paths import strings_to_paths
 
 CAPS = (4096, 8192, 12288, 16384)
 SHOWN_CAP = 8192  # of the scenarios when no cap is chosen: what `prepare` caps at by default
@@ -58,6 +59,7 @@ class PlanConfig:
     plot: Path | None = None
 
     def __post_init__(self) -> None:
+        strings_to_paths(self)
         for option, cap in [("--max-length", self.max_length), *(("--caps", cap) for cap in self.caps)]:
             if cap is not None and cap < 1:
                 raise UsageError(f"{option} is {cap}; a cap keeps at least 1 token; leave it out to keep samples whole")

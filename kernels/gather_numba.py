@@ -10,11 +10,12 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import cast
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from extractor.jit import numba
 
 _BF16, _FP16, _FP32 = 0, 1, 2
 _KINDS = {torch.bfloat16: _BF16, torch.float16: _FP16, torch.float32: _FP32}

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,13 @@ pytest.importorskip("transformers")
 
 from models import VOCAB, save_tiny_llama  # noqa: E402
 
-from extractor.errors import EngineError  # noqa: E402
-from extractor.launch import _without_launcher_variables, agreed_ids, run_together  # noqa: E402
+from extractor import Config  # noqa: E402
+from extractor.errors import EngineError, InputError, StoreError  # noqa: E402
+from extractor.extract_apart import _environment, extract_apart  # noqa: E402
+from extractor.launch import agreed_ids, run_together  # noqa: E402
 from extractor.samples import write_samples  # noqa: E402
 from extractor.store import Store  # noqa: E402
+from extractor.store.lock import RunLock  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 LINE = re.compile(r"rank (\d) epoch (\d) step (\d+) loss ([\d.]+) ids \[(.*)\]")
@@ -121,8 +125,64 @@ def test_an_error_on_another_rank_is_told(monkeypatch):
         run_together(lambda: 7)
 
 
-def test_vllm_does_not_see_the_launcher(monkeypatch):
+def test_the_same_with_vllm(job, whole, tmp_path):
+    """vLLM takes torch.distributed's group for its own where it finds one, hangs, and destroys it in the end."""
+    pytest.importorskip("vllm")
+    for name in ("model", "samples.parquet"):
+        (tmp_path / name).symlink_to(job / name)
+    done = train(tmp_path, "whole.pt", "--epochs", "2", "--engine", "vllm")
+    assert done.returncode == 0, done.stderr[-3000:]
+    seen = sorted(name for _, ids in steps(done.stdout).values() for name in ids)
+    assert seen == sorted(name for _, ids in whole.values() for name in ids)
+    first, second = Store.open(job / "store"), Store.open(tmp_path / "store")
+    assert set(first) == set(second)
+    for sample_id in first:
+        a, b = (np.asarray(store[sample_id].hidden_states, np.float32) for store in (first, second))
+        np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-3 * np.abs(a).max())
+
+
+def test_vllm_is_refused_inside_a_group(monkeypatch):
+    pytest.importorskip("vllm")
+    from extractor.engines.vllm import engine
+
+    monkeypatch.setattr(engine.dist, "is_initialized", lambda: True)
+    with pytest.raises(EngineError, match="torch.distributed is initialized.*extract_on_ranks"):
+        engine.VllmEngine(Config(samples="s", model="m", out="o"), 1)
+
+
+def test_an_extraction_apart_has_its_errors_and_none_of_the_launchers_variables(job, tmp_path, monkeypatch):
+    options = {"samples": job / "samples.parquet", "out": tmp_path / "store", "engine": "transformers"}
+    with pytest.raises(InputError, match="no-model does not exist"):
+        extract_apart(Config(model=tmp_path / "no-model", **options))
     monkeypatch.setenv("RANK", "3")
-    with _without_launcher_variables():
-        assert "RANK" not in os.environ
-    assert os.environ["RANK"] == "3"
+    assert "RANK" not in _environment()
+    assert extract_apart(Config(model=job / "model", **options)).samples == 24
+
+
+def test_an_extraction_apart_ends_with_its_parent(job, tmp_path):
+    """It would hold its GPUs, and write, for nobody."""
+    lengths = [40] * 3000
+    write_samples(tmp_path / "s.parquet", [{"sample_id": f"s{n}", "input_ids": [1] * k} for n, k in enumerate(lengths)])
+    code = (
+        "from extractor import Config; from extractor.extract_apart import extract_apart; import sys; "
+        "extract_apart(Config(samples=sys.argv[1], model=sys.argv[2], out=sys.argv[3], engine='transformers', "
+        "commit_seconds=0.1))"
+    )
+    arguments = [str(tmp_path / "s.parquet"), str(job / "model"), str(tmp_path / "store")]
+    parent = subprocess.Popen([sys.executable, "-c", code, *arguments], cwd=ROOT)
+    while not list((tmp_path / "store").glob("shard-*/data.mdb")) or not len(Store.quietly(tmp_path / "store")):
+        assert parent.poll() is None
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    while is_in_use(tmp_path / "store"):
+        time.sleep(0.05)
+    assert 0 < len(Store.open(tmp_path / "store")) < len(lengths)
+
+
+def is_in_use(store):
+    try:
+        with RunLock(store, shared=False):
+            return False
+    except StoreError:
+        return True

@@ -6,11 +6,11 @@ anything else is left to a real parser. pyarrow's JSON reader takes 3 times as l
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from extractor.budget.lengths import Int64s
+from extractor.jit import numba
 
 _NEWLINE, _SPACE, _TAB, _RETURN = 10, 32, 9, 13
 _QUOTE, _BACKSLASH, _COMMA, _COLON, _OPEN, _CLOSE = 34, 92, 44, 58, 123, 125

@@ -21,6 +21,7 @@ from extractor.exports.format import Format, Record
 from extractor.exports.ledger import Ledger
 from extractor.loader.samples import SampleSet
 from extractor.manifest import Manifest
+from extractor.paths import strings_to_paths
 from extractor.store import Store, StoredSample
 
 FORMATS = {"speculators": "speculators", "specforge": "specforge", "modelopt": "modelopt", "safetensors": "plain"}
@@ -37,6 +38,9 @@ class ExportOptions:
     model: Path | None = None
     index_only: bool = False
     force: bool = False
+
+    def __post_init__(self) -> None:
+        strings_to_paths(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extractor.errors import UsageError
+from extractor.paths import strings_to_paths
 
 TRAINABLE = ("response", "thinking", "tool")
 OVERLONG = ("truncate", "drop", "error")
@@ -38,6 +39,9 @@ class PrepareOptions:
 
     def __post_init__(self) -> None:
         """Raises UsageError for a value that is not allowed."""
+        strings_to_paths(self)
+        data = (self.data,) if isinstance(self.data, str | Path) else self.data
+        object.__setattr__(self, "data", tuple(str(name) for name in data))
         _one_of("--overlong", self.overlong, OVERLONG)
         _one_of("--turns", self.turns, TURNS)
         _one_of("--format", self.data_format, FORMATS)

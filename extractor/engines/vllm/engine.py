@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import torch.distributed as dist
 import vllm
 from vllm import SamplingParams
 from vllm.platforms import current_platform
@@ -32,6 +33,7 @@ class VllmEngine:
     def __init__(self, config: Config, longest: int) -> None:
         """`longest`: tokens of the longest sample. Raises EngineError when vLLM can't run this model here."""
         _check_version(config.allow_untested_engine)
+        _require_no_group()
         if current_platform.is_cpu():
             prepare_cpu(config.tp)
         self._config = config
@@ -100,6 +102,15 @@ def _check_version(allow_untested: bool) -> None:
         raise EngineError(
             f"vLLM {vllm.__version__} was not checked with this extractor; checked: {', '.join(CHECKED_VERSIONS)}; "
             "install one of these, or pass --allow-untested-engine and verify the store with --reference"
+        )
+
+
+def _require_no_group() -> None:
+    if dist.is_available() and dist.is_initialized():
+        raise EngineError(
+            "torch.distributed is initialized in this process; vLLM would take its ranks for its own, wait for them, "
+            "and destroy the group in the end; call extractor.launch.extract_on_ranks, which gives vLLM a process of "
+            "its own, or extract before init_process_group"
         )
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import Any
 
-from llvmlite.binding import ffi
+from extractor.llvmlite_limits import teach_llvmlite_its_limits
 
 _DEFAULTS = {
     # The engine core runs in this process: errors and Ctrl-C arrive as they are, and the ranks are its children.
@@ -34,25 +33,8 @@ def prepare_environment() -> None:
 def prepare_cpu(tp: int) -> None:
     """vLLM's CPU build computes on one thread, binds ranks to NUMA nodes and takes half of the memory for its KV cache
     unless told otherwise."""
-    _teach_llvmlite_its_limits()
+    teach_llvmlite_its_limits()
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // tp)))
     if tp > 1:
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-
-
-def _teach_llvmlite_its_limits() -> None:
-    """vLLM's CPU platform asks every value of every loaded module for its `__dict__`. llvmlite's library object, there
-    once anything has imported Numba, answers any name with a function of that name, and vLLM 0.32 fails on it."""
-    library = type(ffi.lib)
-    if getattr(library.__getattr__, "refuses_dunders", False):
-        return
-    original = library.__getattr__
-
-    def look_up(self: Any, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return original(self, name)
-
-    look_up.refuses_dunders = True  # type: ignore[attr-defined]
-    library.__getattr__ = look_up
