@@ -220,6 +220,7 @@ def open_transfer(layout: SlotLayout, num_slots: int, device: torch.device) -> T
         raise UsageError(f"capture on device {device}; cpu and cuda are supported")
     with torch.cuda.device(device):  # the driver pins for the current device's context
         device = torch.device("cuda", torch.cuda.current_device())
+        torch.cuda.synchronize()  # gives a thread that has not used the device yet its context; a guard does not
         driver = CudaDriver()
         near = cpus_near(driver.pci_address(device.index))
         memory = HostMemory(layout.nbytes, num_slots, driver, near)
