@@ -58,7 +58,7 @@ class BuildNative(Command):
             self.say("EXTRACTOR_NATIVE=off: pure Python, gather_rows runs on Numba")
             return
         reason = self.build(prefix, cuda)
-        if reason and cuda == "AUTO" and shutil.which("nvcc"):
+        if reason and cuda == "AUTO" and shutil.which("cmake"):
             self.say(f"{reason}; trying again without CUDA")  # an nvcc that does not go with the compiler, say
             reason = self.build(prefix, "OFF")
         if reason and (mode == "require" or cuda == "ON"):
