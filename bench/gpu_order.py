@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
+from extractor.bench.gpu_timing import recorded
 from extractor.gather_native import NativeGather
 from extractor.native import NativeLibrary
 
@@ -28,18 +27,7 @@ class Model:
         self.step.add_(1).remainder_(64)
 
 
-def recorded(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        run()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph
-
-
-def check_order(library: NativeLibrary, inside: bool) -> list[int]:
+def check_order(library: NativeLibrary, inside: bool) -> list[str]:
     """Steps whose rows reached the host wrong. The gather is part of the graph (`inside`), or follows its replay; the
     number of rows is read on the device and changes from step to step; a side stream copies each slot to the host."""
     model = Model()
@@ -49,16 +37,16 @@ def check_order(library: NativeLibrary, inside: bool) -> list[int]:
     # Inside the graph the address is fixed, so all steps share one slot.
     outs = [staging[0] if inside else out for out in staging]
     calls = [NativeGather(library, model.layers, rows, out, counts, None, model.num_rows) for out in outs]
-    graph = recorded(lambda: (model.forward(), calls[0](model.layers)) if inside else model.forward())  # type: ignore[func-returns-value,arg-type]
+    replay = recorded([model.forward, lambda: calls[0](model.layers)] if inside else [model.forward])
     model.step.zero_()
-    pinned = [torch.full((TOKENS, LAYERS, HIDDEN), -1, dtype=torch.float16).pin_memory() for _ in range(STEPS)]
+    pinned = torch.full((STEPS, TOKENS, LAYERS, HIDDEN), -1, dtype=torch.float16, pin_memory=True)
     side, main = torch.cuda.Stream(), torch.cuda.current_stream()
     copied = [torch.cuda.Event() for _ in range(SLOTS)]
     for step in range(STEPS):
         slot = 0 if inside else step % SLOTS
         main.wait_event(copied[slot])
         staging[slot].fill_(-1)
-        graph.replay()
+        replay()
         if not inside:
             calls[slot](model.layers)
         side.wait_stream(main)
@@ -66,7 +54,7 @@ def check_order(library: NativeLibrary, inside: bool) -> list[int]:
             pinned[step].copy_(staging[slot], non_blocking=True)
             copied[slot].record()
     torch.cuda.synchronize()
-    return [step for step in range(STEPS) if not torch.equal(pinned[step], expected(step))]
+    return [f"step {step}" for step in range(STEPS) if not torch.equal(pinned[step], expected(step))]
 
 
 def expected(step: int) -> Tensor:

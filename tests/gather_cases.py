@@ -1,4 +1,4 @@
-"""Inputs, implementations and the checker for gather_rows, shared by its tests and by bench/gpu_check.py."""
+"""Inputs, implementations and the checker for gather_rows, shared by its tests."""
 
 from __future__ import annotations
 
