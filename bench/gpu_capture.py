@@ -20,7 +20,7 @@ from extractor.capture import Capture, Chunk
 # A job's (extractor/engines/job.py, which needs packages that a machine for this check may lack).
 SLOT_BYTES, NUM_SLOTS = 64 << 20, 6
 HIDDEN, STEP_TOKENS = 7168, 8192
-STEPS = 20
+STEPS, BURSTS = 20, 200
 # (rows of a step, layers, chunks): all rows of a long prefill step, one of eight ranks' share of it, a decode step.
 STEP_SIZES = ((8192, 3, 4), (8192, 4, 4), (1024, 3, 4), (32, 3, 32))
 
@@ -76,12 +76,12 @@ def plans(closing: ExitStack) -> Iterator[Plan]:
         yield f"ring, {size[0]} rows x {size[1]} x {HIDDEN}", lambda size=size: prepare(*size)
 
 
-def host_time(num_chunks: int, bursts: int = 200) -> float:
+def host_time(num_chunks: int) -> float:
     """Median microseconds of the engine's thread for a step of 32 rows that finds a free slot."""
     product = Product(32, num_chunks=num_chunks)
     product.steps()
     stalled = product.capture.stats.stalled_seconds
-    times = [taken for _ in range(bursts) for taken in burst(product)]
+    times = [taken for _ in range(BURSTS) for taken in burst(product)]
     waited = product.capture.stats.stalled_seconds - stalled
     product.capture.close()
     if waited:

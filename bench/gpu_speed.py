@@ -20,6 +20,8 @@ from extractor.native import NativeLibrary
 LAYERS = 3
 HIDDEN, ROWS, BLOCKS = (4096, 7168), (32, 1024, 8192), (4, 8, 16, 132)
 COPIES = (64 << 10, 1 << 20, 16 << 20, 64 << 20, 1 << 30)
+DEVICE_COPY_BYTES = 1 << 30
+HOST_CALLS = 2000
 BEYOND_L2_BYTES = 256 << 20  # an H200 has 50 MB, a B200 126 MB
 Plan = tuple[str, Callable[[], Work]]
 DEVICE_COPY = "device copy, 1 GiB"
@@ -38,7 +40,7 @@ def plans(library: NativeLibrary) -> Iterator[Plan]:
     for rows in ROWS[:2]:
         for blocks in BLOCKS:
             name = f"zero-copy stores, {rows} rows, {blocks} blocks"
-            yield name, lambda r=rows, b=blocks: zero_copy(library, r, 7168, b)
+            yield name, lambda r=rows, b=blocks: zero_copy(library, r, HIDDEN[-1], b)
 
 
 def triton_plans() -> Iterator[Plan]:
@@ -50,7 +52,7 @@ def triton_plans() -> Iterator[Plan]:
 
 def device_copy() -> Work:
     """The ceiling for everything that stays on the device; reads and writes are both counted."""
-    source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    source = torch.empty(DEVICE_COPY_BYTES, dtype=torch.uint8, device="cuda")
     copy = torch.empty_like(source)
     return Work(2 * source.nbytes, lambda: copy.copy_(source))
 
@@ -121,14 +123,14 @@ def zero_copy(library: NativeLibrary, rows: int, hidden: int, blocks: int) -> Wo
     return Work(out.nbytes, Buffers.make(rows, hidden, out).bind(library, max_blocks=blocks))
 
 
-def host_time(library: NativeLibrary, calls: int = 2000) -> float:
+def host_time(library: NativeLibrary) -> float:
     """Microseconds of the engine's thread for one launch; few rows, so that the device keeps up."""
     call = Buffers.make(8, 512).bind(library)
     call()
     torch.cuda.synchronize()
     started = time.perf_counter()
-    for _ in range(calls):
+    for _ in range(HOST_CALLS):
         call()
     taken = time.perf_counter() - started
     torch.cuda.synchronize()
-    return taken / calls * 1e6
+    return taken / HOST_CALLS * 1e6
