@@ -2,145 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
 import sys
-from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from fake_streams import FakeStreams
-from gather_cases import IMPLEMENTATIONS, native_library
+from gpu_doubles import always, broken, never
 from gpu_standin import FakeGpu
 
-from extractor.bench import (
-    gpu_build,
-    gpu_capture,
-    gpu_check,
-    gpu_equality,
-    gpu_measure,
-    gpu_order,
-    gpu_parts,
-    gpu_ring,
-    gpu_speed,
-)
+from extractor.bench import gpu_build, gpu_check, gpu_parts, gpu_ring
 from extractor.bench.gpu_parts import PARTS, Part, Run
-from extractor.bench.gpu_report import Check, Measure, Report, table, tried
-from extractor.bench.gpu_targets import TARGETS, verdict
-from extractor.bench.gpu_timing import Work
-from extractor.engines import job
+from extractor.bench.gpu_report import Report, tried
 from extractor.errors import UsageError
-
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
-CPU = torch.device("cpu")
-
-
-def always() -> bool:
-    return True
-
-
-def never() -> bool:
-    return False
-
-
-def after(calls: int):
-    """Over once it has been asked `calls` times."""
-    asked = itertools.count()
-    return lambda: next(asked) >= calls
-
-
-def broken(*arguments: object, **rest: object) -> None:
-    raise RuntimeError("PassManager::run failed\nand 200 lines of what the compiler saw")
-
-
-def off_by_one(layers, rows, *rest, **named):
-    IMPLEMENTATIONS["torch"]()(layers, (rows + 1) % layers[0].shape[0], *rest, **named)
-
-
-def by_name(name: str):
-    gather = IMPLEMENTATIONS[name]()
-    return lambda *a, **k: gather(*a, k["owners"], k["num_rows"], k["residuals"], k["sum_in_fp32"])
-
-
-@pytest.fixture
-def few_cases(monkeypatch):
-    monkeypatch.setattr(gpu_equality, "SIZES", ((264, 8, 0), (129, 0, 0)))
-    monkeypatch.setattr(gpu_equality, "NUM_ALIGNED", 1)
-    monkeypatch.setattr(gpu_equality, "USUAL_SIZES", ((264, 8, 3),))
-    monkeypatch.setattr(gpu_equality, "PAIRS", ("alone", "rounded"))
-
-
-CASES = 3 * 2 * 2 * 2 + 2
-
-
-class TestEquality:
-    def test_accepts_the_kernels(self, few_cases):
-        """The Triton kernel stands in for a GPU's: like it, it stores rows outside as NaN."""
-        found = gpu_equality.compare("Triton", by_name("triton"), CPU, 3, never)
-        assert found == Check("Triton", cases=CASES)
-
-    def test_rejects_a_wrong_kernel(self, few_cases):
-        found = gpu_equality.compare("wrong", off_by_one, CPU, 3, never)
-        assert (found.cases, len(found.differ)) == (CASES, CASES)
-
-    def test_gives_a_cpu_kernel_no_rows_outside(self, few_cases):
-        gather = gpu_equality.by_library(native_library("cpu"))
-        assert gpu_equality.compare("C++", gather, CPU, 3, never, inside=True) == Check("C++", cases=CASES)
-        assert "rows[" in gpu_equality.compare("C++", gather, CPU, 3, never).failed
-
-    def test_an_implementation_that_cannot_run_is_named_after_its_first_error(self, few_cases):
-        found = gpu_equality.compare("Triton", broken, CPU, 3, never)
-        assert found.cases == 1
-        assert found.is_wrong
-        assert (
-            found.failed == "in bfloat16 -> float16, alone, H=264 from 0 of 272: RuntimeError: PassManager::run failed"
-        )
-
-    def test_what_finds_no_time_is_named(self, few_cases):
-        found = gpu_equality.compare("torch", by_name("torch"), CPU, 3, after(4))
-        assert (found.cases, found.differ, found.is_wrong) == (4, [], False)
-        assert found.left_out.startswith(f"{CASES - 4} cases, from bfloat16 -> bfloat16, alone, H=264")
-
-    def test_each_run_sees_fresh_inputs(self):
-        one, two = (next(iter(gpu_equality.cases(torch.Generator().manual_seed(s))))[1] for s in (1, 2))
-        assert not torch.equal(one["rows"], two["rows"])
-
-    def test_strides_and_the_first_column_reach_the_device(self):
-        value = torch.arange(40).view(4, 10)[:, 3:8]
-        moved = gpu_equality.moved(value, CPU)
-        assert torch.equal(moved, value)
-        assert (moved.stride(), moved.storage_offset()) == ((10, 1), 3)
-
-
-def test_each_kind_meets_owners_and_alignment_in_few_compilations():
-    """Triton compiles once for each of these; the product's dtypes meet every alignment."""
-    compiled, met = set(), set()
-    for source, stored, pair, (hidden, wide, first), owned in gpu_equality.kinds():
-        divisible = (hidden % 16 == 0, (hidden + wide) % 16 == 0, first == 0)
-        compiled.add((source, stored, pair, divisible, owned))
-        aligned = all(divisible)
-        met |= {(source, stored, pair, aligned), (source, owned, aligned), (stored, owned, aligned)}
-        met |= {
-            (pair, owned, aligned),
-            (*gpu_equality.USUAL, divisible) if (source, stored) == gpu_equality.USUAL else (),
-        }
-    assert len(compiled) <= 42
-    sources, stored, pairs = gpu_equality.SOURCES, gpu_equality.STORED, gpu_equality.PAIRS
-    assert set(itertools.product(sources, stored, pairs, (True, False))) <= met
-    for axis in (sources, stored, pairs):
-        assert set(itertools.product(axis, (True, False), (True, False))) <= met
-    facts = {(True, True, True), (False, False, True), (True, False, True), (True, True, False)}
-    assert {(*gpu_equality.USUAL, fact) for fact in facts} <= met
-
-
-def test_the_expected_rows_of_a_step():
-    states = gpu_order.expected(70)  # the 7th step after the counter started again
-    assert states[0, :, 0].tolist() == [6.0, 70.0, 134.0]
-    assert states[6].eq(states[0]).all()
-    assert states[7:].eq(-1).all()
 
 
 def test_arguments():
@@ -302,94 +179,6 @@ def test_one_gpu_or_no_triton_is_named(monkeypatch, tmp_path):
     gpu_parts.triton_speed(run, never)
     assert {check.left_out for check in report.checks} == {"this machine has one GPU", "Triton is not installed"}
     assert not report.is_wrong
-
-
-class TestSpeed:
-    @pytest.fixture(autouse=True)
-    def no_device(self, monkeypatch):
-        monkeypatch.setattr(Work, "seconds", lambda work: work.run() or 0.5)
-        monkeypatch.setattr(gpu_measure, "running_product", nullcontext)
-
-    def test_rates_alone_and_loaded_and_shares(self):
-        rows: list[Measure] = []
-        plans = [("copy", lambda: Work(4 * 10**9, lambda: None)), ("gather", lambda: Work(10**9, lambda: None, 10))]
-        gpu_measure.measure(plans, rows, never)
-        gpu_measure.shares(rows, "copy", "gather")
-        assert [(row.alone, row.loaded, row.us_each, row.share) for row in rows] == [
-            (8.0, 8.0, 5e5, None), (2.0, 2.0, 5e4, 0.25),
-        ]  # fmt: skip
-
-    def test_what_fails_is_named_and_the_others_go_on(self):
-        rows: list[Measure] = []
-        gpu_measure.measure([("Triton", broken), ("gather", lambda: Work(1, broken)), ("copy", copy)], rows, never)
-        gpu_measure.shares(rows, "gather", "copy")
-        assert [bool(row.failed) for row in rows] == [True, True, False]
-        assert rows[2].loaded is not None
-        assert rows[0].result() == "FAILED: RuntimeError: PassManager::run failed"
-
-    def test_what_finds_no_time_is_named(self):
-        rows: list[Measure] = []
-        gpu_measure.measure([("one", copy), ("two", copy)], rows, after(1))
-        assert [(row.alone is None, row.left_out) for row in rows] == [(False, ""), (True, "no time left")]
-        gpu_measure.single("three", "us", lambda: 1.0, rows, always)
-        gpu_measure.single("four", "us", broken, rows, never)
-        gpu_measure.single("five", "us", lambda: 5.0, rows, never)
-        assert [row.alone for row in rows[2:]] == [None, None, 5.0]
-        assert (rows[2].left_out, bool(rows[3].failed)) == ("no time left", True)
-
-
-def copy() -> Work:
-    return Work(1, lambda: None)
-
-
-@pytest.mark.parametrize(
-    ("what", "value", "share", "expected"),
-    [
-        ("copy to pinned memory, 1024 MiB", 54.0, None, "met"),
-        ("copy to pinned memory, 1024 MiB", 50.0, None, "short"),
-        ("copy to pinned memory, 1024 MiB", 44.0, None, "FAIL"),
-        ("time added to a decode step", 1.5, None, "met"),
-        ("time added to a decode step", 3.0, None, "short"),
-        ("time added to a decode step", 6.0, None, "FAIL"),
-        ("host time of a step, 32 rows in 32 chunks", 20.0, None, "met"),
-        ("host time of a step, 32 rows in 32 chunks", 59.0, None, "short"),
-        ("host time of a step, 32 rows in 32 chunks", 61.0, None, "FAIL"),
-        ("ring, 8192 rows x 4 x 7168", 10.0, 0.9, "met"),
-        ("ring, 8192 rows x 4 x 7168", 50.0, 0.85, "short"),
-        ("ring, 8192 rows x 4 x 7168", 50.0, 0.79, "FAIL"),
-        ("ring, 8192 rows x 4 x 7168", 50.0, None, ""),
-        ("copy to pinned memory, 64 KiB", 1.0, None, ""),
-    ],
-)
-def test_verdicts(what, value, share, expected):
-    assert verdict(what, value, share) == expected
-
-
-def test_every_target_names_something_that_is_measured():
-    names = {name for name, _ in (*gpu_speed.plans(None), *gpu_speed.triton_plans(), *gpu_capture.plans(ExitStack()))}
-    assert gpu_parts.COPY_CEILING in names
-    assert set(TARGETS) <= names | set(gpu_parts.HOST_TIMES) | set(gpu_parts.ADDED_TIMES) | {
-        "host time of a bound call"
-    }
-
-
-def test_the_measured_ring_is_a_jobs():
-    assert (gpu_capture.SLOT_BYTES, gpu_capture.NUM_SLOTS) == (job._SLOT_BYTES, job._NUM_SLOTS)
-
-
-def test_the_table_shows_what_is_wrong_and_what_was_not_measured():
-    checks = [Check("CUDA = definition", 72, ["a", "b", "c", "d"]), Check("ring: pinned", left_out="no time left")]
-    rows = [
-        Measure("gather, 8192 rows x 3 x 7168", "GB/s", alone=3456.7, us_each=101.94, share=0.81),
-        Measure("device copy, 1 GiB", "GB/s", loaded=1.0),
-        Measure("zero-copy", "GB/s", failed="OutOfMemoryError: CUDA out of memory"),
-    ]
-    text = table(checks, rows).splitlines()
-    assert text[1].split() == ["CUDA", "=", "definition", "72", "WRONG", "in", "4:", "a;", "b;", "c"]
-    assert text[2].endswith("0  left out: no time left")
-    assert text[4].split()[-7:] == ["7168", "3,456.7", "-", "GB/s", "101.9", "81%", "met"]
-    assert text[5].split()[-4:] == ["-", "1.0", "GB/s", "-"]
-    assert text[6].endswith("FAILED: OutOfMemoryError: CUDA out of memory")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what the test misses")
