@@ -13,12 +13,11 @@ from contextlib import ExitStack
 import numpy as np
 import torch
 
+from extractor import ring_size
 from extractor.bench.gpu_speed import Plan
 from extractor.bench.gpu_timing import MATRIX, Work, elapsed_on_device
 from extractor.capture import Capture, Chunk
 
-# A job's (extractor/engines/job.py, which needs packages that a machine for this check may lack).
-SLOT_BYTES, NUM_SLOTS = 64 << 20, 6
 HIDDEN, STEP_TOKENS = 7168, 8192
 STEPS, BURSTS = 20, 200
 # (rows of a step, layers, chunks): all rows of a long prefill step, one of eight ranks' share of it, a decode step.
@@ -58,8 +57,8 @@ def open_capture(layers: int, hidden: int) -> Capture:
         hidden_size=hidden,
         dtype=torch.float16,
         device=torch.device("cuda"),
-        slot_rows=min(STEP_TOKENS, SLOT_BYTES // (layers * hidden * 2)),
-        num_slots=NUM_SLOTS,
+        slot_rows=ring_size.slot_rows(layers * hidden * 2, STEP_TOKENS),
+        num_slots=ring_size.num_slots(layers * hidden * 2, STEP_TOKENS),
         sink=Nothing(),
     )
 
@@ -94,7 +93,7 @@ def host_time(num_chunks: int) -> float:
 def burst(product: Product) -> list[float]:
     """Seconds of as many steps as find a free slot without waiting."""
     times = []
-    for _ in range(NUM_SLOTS):
+    for _ in range(product.capture.stats.num_slots):
         started = time.perf_counter()
         product.step()
         times.append(time.perf_counter() - started)

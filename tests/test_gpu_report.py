@@ -11,7 +11,6 @@ from extractor.bench import gpu_capture, gpu_measure, gpu_parts, gpu_speed
 from extractor.bench.gpu_report import Check, Measure, table
 from extractor.bench.gpu_targets import TARGETS, verdict
 from extractor.bench.gpu_timing import Work
-from extractor.engines import job
 
 
 class TestSpeed:
@@ -81,10 +80,6 @@ def test_every_target_names_something_that_is_measured():
     assert set(TARGETS) <= names | set(gpu_parts.HOST_TIMES) | set(gpu_parts.ADDED_TIMES) | {
         "host time of a bound call"
     }
-
-
-def test_the_measured_ring_is_a_jobs():
-    assert (gpu_capture.SLOT_BYTES, gpu_capture.NUM_SLOTS) == (job._SLOT_BYTES, job._NUM_SLOTS)
 
 
 def test_the_table_shows_what_is_wrong_and_what_was_not_measured():

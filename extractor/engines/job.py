@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
+from extractor import ring_size
 from extractor.config import Config
 from extractor.samples import Sample
-
-_SLOT_BYTES = 64 << 20  # one ring slot; a step larger than a slot spans several
-_MIN_SLOTS = 6
-_STEPS_IN_FLIGHT = 2  # under vLLM's asynchronous scheduling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +34,11 @@ class Job:
 
     @property
     def slot_rows(self) -> int:
-        return max(1, min(self.token_budget, _SLOT_BYTES // self.row_bytes))
+        return ring_size.slot_rows(self.row_bytes, self.token_budget)
 
     @property
     def num_slots(self) -> int:
-        """Enough for the steps in flight, each of which may belong to one rank whole, and two being written."""
-        return max(_MIN_SLOTS, _STEPS_IN_FLIGHT * math.ceil(self.token_budget / self.slot_rows) + 2)
+        return ring_size.num_slots(self.row_bytes, self.token_budget)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for sending to another process."""
