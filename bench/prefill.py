@@ -42,9 +42,9 @@ class Prefill:
         prepare_store(self._config.out, make_manifest(self._config, self._info, self._layers, self._file))
         (self._config.out / "runs").mkdir()
         self._vllm.collective_rpc(_set_layers, args=(tuple(sorted(self._layers)),))
-        job = make_job(self._config, self._info, self._layers, set(self._file.sample_ids))
+        self._job = make_job(self._config, self._info, self._layers, set(self._file.sample_ids))
         started = time.perf_counter()
-        self._vllm.collective_rpc("extractor_start", args=(job.as_dict(),))
+        self._vllm.collective_rpc("extractor_start", args=(self._job.as_dict(),))
         self.open_seconds.append(time.perf_counter() - started)
         self._vllm.collective_rpc(self._clock.watch_handover)
 
@@ -62,7 +62,7 @@ class Prefill:
     def captured(self) -> None:
         self._clock.seconds.clear()
         started = time.perf_counter()
-        self._engine._feed(iter(self._samples), lambda progress: None, lambda: False)
+        self._engine._feed(self._job, iter(self._samples), lambda progress: None, lambda: False)
         fed = time.perf_counter()
         (status,) = self._vllm.collective_rpc("extractor_finish")
         wall, last = time.perf_counter() - started, time.perf_counter() - fed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,10 @@ settings.load_profile("patient")
 os.environ.setdefault("TRITON_INTERPRET", "1")
 # Tiny models: with more threads each small product waits for a thread that a busy machine has not scheduled.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What a shell starts in the background ignores SIGINT, and so would the programs that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED_DATA = next(
     (folder for parent in Path(__file__).resolve().parents if (folder := parent / "shared" / "data").is_dir()), None

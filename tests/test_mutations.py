@@ -91,9 +91,10 @@ def padding_kept(patch):
         view = original(self, output)
         if view is None:
             return None
-        rows = sum(count for _, count in view.order)
+        padded = list(self._runner.execute_model_state.aux_hidden_states)
         name, count = view.order[-1]
-        return StepView(view.layers, [*view.order[:-1], (name, count + len(view.layers[0]) - rows)], view.token_ids)
+        extra = len(padded[0]) - len(view.layers[0])
+        return StepView(padded, [*view.order[:-1], (name, count + extra)], view.token_ids)
 
     patch.setattr(RunnerView, "step", step)
 

@@ -74,16 +74,20 @@ class Saboteur:
         time.sleep(self.random.uniform(0, 3))
         if self.driver.poll() is not None:
             return False
-        getattr(self, f"_kill_{kind}")()
-        return True
+        return getattr(self, f"_kill_{kind}")() is not False
 
     def _kill_replica(self):
-        alive = {}
-        for event in events_of(self.config.out):
-            if event["event"] == "replica-placed":
-                alive[event["replica"]] = event["pid"]
-        pid = self.random.choice([pid for pid in alive.values() if Path(f"/proc/{pid}").exists()])
-        os.kill(pid, signal.SIGKILL)
+        """Some may be between two lives."""
+        while not (alive := self._replicas_alive()):
+            if self.driver.poll() is not None:
+                return False
+            time.sleep(0.1)
+        os.kill(self.random.choice(alive), signal.SIGKILL)
+        return True
+
+    def _replicas_alive(self):
+        placed = {e["replica"]: e["pid"] for e in events_of(self.config.out) if e["event"] == "replica-placed"}
+        return [pid for pid in placed.values() if Path(f"/proc/{pid}").exists()]
 
     def _kill_node(self):
         victim = self.random.choice(sorted(self.cluster.worker_nodes, key=str))

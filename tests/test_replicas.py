@@ -49,7 +49,7 @@ def test_the_store_equals_a_single_runs(job, cluster, tmp_path, replicas):
     assert summary.exit_code == 0
     assert summary.samples == 400
     assert sum(r.samples for r in summary.replicas) == 400
-    assert all(r.samples > 0 for r in summary.replicas)
+    assert sum(r.samples > 0 for r in summary.replicas) >= min(2, replicas), "a late replica may find nothing left"
     assert seen[-1].tokens == seen[-1].total_tokens == summary.tokens
     again = extract_on_replicas(config_for(job, tmp_path / "s"), options)
     assert (again.samples, again.already_stored) == (0, 400)
