@@ -81,6 +81,22 @@ def test_a_failure_of_ours_comes_with_its_traceback(rank):
     assert "a fault of the program" in text
 
 
+def test_a_rank_that_can_not_start_says_why(rank, tmp_path, monkeypatch):
+    """Its words would else be vLLM's: that a worker failed."""
+    worker = rank("", EngineError("never"))
+    worker.device = None
+    monkeypatch.setattr(worker_module, "get_tp_group", lambda: SimpleNamespace(rank_in_group=1, world_size=8))
+    monkeypatch.setattr(worker_module.Job, "from_dict", lambda job: SimpleNamespace(store=tmp_path, run_id="r"))
+
+    def refuse(*_: object) -> None:
+        raise EngineError("the CUDA driver refused to pin slot 3 of 14")
+
+    monkeypatch.setattr(worker_module, "Handover", refuse)
+    with pytest.raises(EngineError, match="^the CUDA driver refused to pin slot 3 of 14$"):
+        worker.extractor_start({})
+    assert rank_error_file(worker._job, 1).read_text() == "the CUDA driver refused to pin slot 3 of 14"
+
+
 def test_a_failure_in_the_end_is_told(rank):
     worker = rank("finish", EngineError("the last commit failed"))
     assert worker.extractor_status() == {"samples": 3}

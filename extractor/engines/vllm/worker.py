@@ -52,12 +52,14 @@ class ExtractorWorker(BaseWorker):  # type: ignore[misc]
         return output
 
     def extractor_start(self, job: dict[str, Any]) -> None:
-        """Called on every rank, once for each run of the engine."""
+        """Called on every rank, once for each run of the engine. Raises EngineError with what is missing here."""
         self._job = Job.from_dict(job)
         group = get_tp_group()
         self._rank = group.rank_in_group
         self._failure = ""
-        self._handover = Handover(self._runner_view, self._job, self._rank, group.world_size, self.device)
+        with self._noted():
+            self._handover = Handover(self._runner_view, self._job, self._rank, group.world_size, self.device)
+        self._raise_failure()
 
     def extractor_status(self) -> dict[str, Any]:
         """Raises EngineError with what stopped this rank."""
