@@ -29,7 +29,10 @@ def extract_apart(config: Config) -> Summary:
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer"
         process = subprocess.Popen(
-            [sys.executable, "-m", "extractor.extract_apart", answer], stdin=subprocess.PIPE, env=_environment()
+            [sys.executable, "-m", "extractor.extract_apart", answer],
+            stdin=subprocess.PIPE,
+            env=_environment(),
+            process_group=0,  # a terminal's Ctrl-C is for us to pass on: twice would be a second one
         )
         assert process.stdin is not None
         process.stdin.write(json.dumps(config.as_json()).encode() + b"\n")

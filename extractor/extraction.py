@@ -43,12 +43,16 @@ def extract(
     job = make_job(config, info, layer_ids, todo)
     require_room(config.out, disk_bytes(job, len(todo)), config.force)
     store = prepare_store(config.out, manifest)
-    already = len(samples) - len(todo)
     with RunLock(store.path, shared=share[1] > 1):
+        # Only now is the store this run's: another one may have made it, or filled it, in the meantime.
+        todo = _remaining(samples, store.path, manifest) & todo
+        if not todo:
+            return nothing_to_do(config.out, len(samples))
+        job = make_job(config, info, layer_ids, todo)
         (store.path / "runs").mkdir(exist_ok=True)
         engine = engine_class(config.engine)(config, int(samples.lengths.max()))
         try:
-            return _run(engine, config, job, samples, todo, already, report)
+            return _run(engine, config, job, samples, todo, len(samples) - len(todo), report)
         finally:
             engine.close()
 

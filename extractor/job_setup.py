@@ -88,7 +88,7 @@ def make_job(config: Config, info: ModelInfo, layer_ids: tuple[int, ...], todo: 
     samples = SamplesFile(config.samples)
     tokens = sum(int(n) for i, n in zip(samples.sample_ids, samples.lengths, strict=True) if i in todo)
     return Job(
-        run_id=f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}",
+        run_id=f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}",
         store=config.out,
         layer_ids=layer_ids,
         num_layers=info.num_layers,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -159,8 +161,10 @@ def test_an_extraction_apart_has_its_errors_and_none_of_the_launchers_variables(
     assert extract_apart(Config(model=job / "model", **options)).samples == 24
 
 
-def test_an_extraction_apart_ends_with_its_parent(job, tmp_path):
-    """It would hold its GPUs, and write, for nobody."""
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_an_extraction_apart_ends_with_its_parent(job, tmp_path, sent):
+    """It would hold its GPUs, and write, for nobody. A terminal's Ctrl-C reaches all processes of its group, and must
+    not count twice."""
     lengths = [40] * 3000
     write_samples(tmp_path / "s.parquet", [{"sample_id": f"s{n}", "input_ids": [1] * k} for n, k in enumerate(lengths)])
     code = (
@@ -168,16 +172,19 @@ def test_an_extraction_apart_ends_with_its_parent(job, tmp_path):
         "extract_apart(Config(samples=sys.argv[1], model=sys.argv[2], out=sys.argv[3], engine='transformers', "
         "commit_seconds=0.1))"
     )
-    arguments = [str(tmp_path / "s.parquet"), str(job / "model"), str(tmp_path / "store")]
-    parent = subprocess.Popen([sys.executable, "-c", code, *arguments], cwd=ROOT)
-    while not list((tmp_path / "store").glob("shard-*/data.mdb")) or not len(Store.quietly(tmp_path / "store")):
+    store = tmp_path / "store"
+    arguments = [str(tmp_path / "s.parquet"), str(job / "model"), str(store)]
+    parent = subprocess.Popen([sys.executable, "-c", code, *arguments], cwd=ROOT, process_group=0)
+    while not list(store.glob("shard-*/data.mdb")) or not len(Store.quietly(store)):
         assert parent.poll() is None
         time.sleep(0.05)
-    parent.kill()
+    os.killpg(parent.pid, sent)
     parent.wait()
-    while is_in_use(tmp_path / "store"):
+    while is_in_use(store):
         time.sleep(0.05)
-    assert 0 < len(Store.open(tmp_path / "store")) < len(lengths)
+    assert 0 < len(Store.open(store)) < len(lengths)
+    (record,) = (store / "runs").glob("*.json")
+    assert json.loads(record.read_text())["interrupted"]
 
 
 def is_in_use(store):

@@ -42,14 +42,19 @@ def extract_on_replicas(config: Config, options: ReplicaOptions, show: Show | No
         info, samples = check_input(config)
         config = _same_everywhere(config, info, share)
         layer_ids = resolve_layers(config.layers, info.num_layers, config.last)
-        todo = _remaining(config, options, make_manifest(config, info, layer_ids, samples), samples)
+        manifest = make_manifest(config, info, layer_ids, samples)
+        todo = _remaining(config, options, manifest, samples)
         if not todo:
             return nothing_to_do(config.out, len(samples))
         job = make_job(config, info, layer_ids, todo)
         if not options.shard_dir:
             require_room(config.out, disk_bytes(job, len(todo)), config.force)
         with RunLock(config.out, shared=False):
-            return run_job(config, options, share, job, samples, todo, show)
+            # Only now is the store this run's: another one may have made it, or filled it, in the meantime.
+            todo = _remaining(config, options, manifest, samples)
+            if not todo:
+                return nothing_to_do(config.out, len(samples))
+            return run_job(config, options, share, make_job(config, info, layer_ids, todo), samples, todo, show)
 
 
 def require_ray() -> None:

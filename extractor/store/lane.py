@@ -115,7 +115,7 @@ class Lane:
         self._thread.join()
         try:
             self.shard.close()
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - left here, so that the other lanes are closed too
             self.failure = self.failure or error
 
     def _hand_in(self, step: Callable[[], None] | None) -> None:

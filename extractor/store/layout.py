@@ -14,6 +14,7 @@ DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
 _LIST = "shards.txt"
 _PATTERN = re.compile(r"shard-(\d{4,})")
+_TORN = re.compile(r"(s(h(a(r(d(-\d{0,3})?)?)?)?)?)?")
 
 
 def shard_name(number: int) -> str:
@@ -35,12 +36,13 @@ def shards(store: Path) -> list[Path]:
 
 
 def listed(store: Path) -> set[int]:
-    """Numbers in `shards.txt`. A last line without its end is a write that a crash cut off, and is ignored."""
+    """Numbers in `shards.txt`. A line that only begins as a name does is a write that a crash cut off, and is ignored,
+    as is a last line without its end."""
     try:
         text = (store / _LIST).read_text(encoding="utf-8")
     except FileNotFoundError:
         return set()
-    lines = text.split("\n")[:-1]
+    lines = [line for line in text.split("\n")[:-1] if not _TORN.fullmatch(line)]
     numbers = [shard_number(line) for line in lines]
     if None in numbers:
         bad = lines[numbers.index(None)]
@@ -73,8 +75,10 @@ def publish(store: Path, folder: Path) -> Path:
 
 def enlist(store: Path, name: str) -> None:
     """Add a shard that is in its place to the list, durably."""
-    with (store / _LIST).open("a", encoding="utf-8") as handle:
-        handle.write(name + "\n")
+    with (store / _LIST).open("ab+") as handle:
+        if handle.tell() and os.pread(handle.fileno(), 1, handle.tell() - 1) != b"\n":
+            handle.write(b"\n")  # what a crash cut off stays a line of its own
+        handle.write(name.encode() + b"\n")
         handle.flush()
         os.fsync(handle.fileno())
     sync_folder(store)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from extractor.errors import StoreError
 
 _PREFIX = ".writer-"
+_ATTEMPTS = 4
 _run_locks: set[int] = set()  # descriptors that this process holds
 _RUN = _PREFIX + "run-0"  # named as writers are, so that all who look for these find a run before its writers start
 
@@ -132,11 +134,20 @@ def require_no_writers(store: Path, purpose: str) -> None:
 
 
 def _try_lock(fd: int, *, shared: bool = False) -> bool:
-    try:
-        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    """Whether the lock is had. Asks a few times: who only looks for writers holds it for a moment."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.005 * attempt)
+        except OSError as error:
+            raise StoreError(
+                f"the file system of {os.readlink(f'/proc/self/fd/{fd}')} gives no locks ({error}), so that two runs "
+                "could write one store; write to a local disk and copy the finished store"
+            ) from error
+        else:
+            return True
+    return False
 
 
 def _holder(fd: int) -> str:

@@ -154,9 +154,11 @@ class ShardWriter:
             return
         self._closed = True
         self._open.clear()
-        self._lanes.close()
-        self._tiler.close()
-        self._lock.release()
+        try:
+            self._lanes.close()
+            self._tiler.close()
+        finally:
+            self._lock.release()
 
 
 def _new_lane(
