@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completeness:
-    """`expected`: samples of the samples file, as a run that ended by itself counted them; None where none did.
+    """`expected`: samples of the samples file, as the runs recorded it; None where none did.
     `stopped_at`: samples that were stored when the last run was interrupted; None where the last one was not."""
 
     stored: int
@@ -40,18 +40,20 @@ class Completeness:
 def completeness(store: Path, stored: int) -> Completeness:
     """Of a store with `stored` samples. Records that can't be read say nothing."""
     records = [record for file in sorted((store / "runs").glob("*.json")) if (record := _read(file))]
-    finished = [total for total, interrupted in records if not interrupted]
-    last_total, interrupted = records[-1] if records else (0, False)
-    # The least: a sample that two replicas computed counts twice in their run's record.
+    wanted = [wanted for *_, wanted in records if wanted is not None]
+    last_total, interrupted, _ = records[-1] if records else (0, False, None)
+    # The least: in older records a sample that two replicas computed counts twice.
     return Completeness(
-        stored=stored, expected=min(finished, default=None), stopped_at=last_total if interrupted else None
+        stored=stored, expected=min(wanted, default=None), stopped_at=last_total if interrupted else None
     )
 
 
-def _read(file: Path) -> tuple[int, bool] | None:
-    """(samples stored at the end, whether the run was interrupted)."""
+def _read(file: Path) -> tuple[int, bool, int | None] | None:
+    """(samples stored at the end, whether the run was interrupted, samples of the samples file). Older records do not
+    have the last; a run that ended by itself had stored as many."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
-        return int(record["already_stored"]) + int(record["samples"]), bool(record["interrupted"])
+        stored, interrupted = int(record["already_stored"]) + int(record["samples"]), bool(record["interrupted"])
+        return stored, interrupted, int(record["wanted"]) if "wanted" in record else None if interrupted else stored
     except (OSError, ValueError, KeyError, TypeError):
         return None

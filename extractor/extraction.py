@@ -12,7 +12,7 @@ from extractor.disk import RoomWatch, require_room
 from extractor.engines.job import Engine, Job, Progress
 from extractor.engines.load import engine_class
 from extractor.errors import EngineError
-from extractor.interrupts import stop_on_interrupt
+from extractor.interrupts import Stop, stop_on_interrupt
 from extractor.job_setup import check_input, disk_bytes, make_job, make_manifest
 from extractor.layers import resolve_layers
 from extractor.manifest import Manifest
@@ -43,7 +43,7 @@ def extract(
     job = make_job(config, info, layer_ids, todo)
     require_room(config.out, disk_bytes(job, len(todo)), config.force)
     store = prepare_store(config.out, manifest)
-    with RunLock(store.path, shared=share[1] > 1):
+    with RunLock(store.path, shared=share[1] > 1), stop_on_interrupt() as stop:
         # Only now is the store this run's: another one may have made it, or filled it, in the meantime.
         todo = _remaining(samples, store.path, manifest) & todo
         if not todo:
@@ -52,7 +52,8 @@ def extract(
         (store.path / "runs").mkdir(exist_ok=True)
         engine = engine_class(config.engine)(config, int(samples.lengths.max()))
         try:
-            return _run(engine, config, job, samples, todo, len(samples) - len(todo), report)
+            stop.in_order()
+            return _run(engine, config, job, samples, todo, stop, report)
         finally:
             engine.close()
 
@@ -84,7 +85,7 @@ def _run(
     job: Job,
     samples: SamplesFile,
     todo: set[str],
-    already: int,
+    stop: Stop,
     report: Callable[[Progress, int, int], None] | None,
 ) -> Summary:
     total_tokens = job.expected_bytes // job.row_bytes
@@ -96,19 +97,19 @@ def _run(
         if report is not None:
             report(progress, len(todo), total_tokens)
 
-    with stop_on_interrupt() as stop:
-        tell(Progress())
-        started = time.monotonic()
-        ranks = engine.run(job, _only(samples, todo), tell, stop)
-        seconds = time.monotonic() - started
-        tell(Progress.of_ranks(ranks))
-        interrupted = stop()
-        canary = []
-        if not interrupted:
-            _require_complete(config.out, todo)
-            canary = check_canary(engine, config, job, samples, todo, stop)
+    tell(Progress())
+    started = time.monotonic()
+    ranks = engine.run(job, _only(samples, todo), tell, stop)
+    seconds = time.monotonic() - started
+    tell(Progress.of_ranks(ranks))
+    interrupted = stop()
+    canary = []
+    if not interrupted:
+        _require_complete(config.out, todo)
+        canary = check_canary(engine, config, job, samples, todo, stop)
+    already = len(samples) - len(todo)
     summary = summarize(config, job, ranks, canary, seconds=seconds, already=already, interrupted=interrupted)
-    write_run_record(config, job, summary)
+    write_run_record(config, job, summary, len(samples))
     return summary
 
 

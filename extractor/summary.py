@@ -100,10 +100,12 @@ def nothing_to_do(store: Path, stored: int) -> Summary:
     )
 
 
-def write_run_record(config: Config, job: Job, summary: Summary) -> None:
-    """`runs/<run_id>.json`: the rate this machine reached, and with what; a later plan can start from it."""
+def write_run_record(config: Config, job: Job, summary: Summary, wanted: int) -> None:
+    """`runs/<run_id>.json`: the rate this machine reached, and with what; a later plan can start from it. `wanted`: the
+    samples of the samples file."""
     record = {
         **summary.as_json(),
+        "wanted": wanted,
         "engine": config.engine,
         "tp": config.tp,
         "row_bytes": job.row_bytes,

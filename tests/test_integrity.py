@@ -252,9 +252,9 @@ def test_verify_compares_with_the_reference_it_is_given(path, monkeypatch, capsy
     assert "sample 's3' token 0 channel 7" in capsys.readouterr().out
 
 
-def record_run(path, name, *, samples, already=0, interrupted=False):
+def record_run(path, name, *, samples, already=0, interrupted=False, **more):
     (path / "runs").mkdir(exist_ok=True)
-    record = {"already_stored": already, "samples": samples, "interrupted": interrupted}
+    record = {"already_stored": already, "samples": samples, "interrupted": interrupted, **more}
     (path / "runs" / f"{name}.json").write_text(json.dumps(record))
 
 
@@ -310,6 +310,14 @@ def test_whether_all_samples_are_there_is_what_the_runs_tell(path, capsys):
     assert "yes, all 6 samples" in capsys.readouterr().out
     (path / "runs" / "0.json").write_text("{}")
     assert told() == (True, 6)
+
+
+def test_an_interrupted_run_that_had_all_is_complete(path, capsys):
+    """The run after it has nothing to do, and leaves no record that could say so."""
+    record_run(path, "1", samples=6, interrupted=True, wanted=6)
+    assert (verified(path, capsys)[1]["complete"], verified(path, capsys)[1]["expected_samples"]) == (True, 6)
+    record_run(path, "1", samples=6, interrupted=True, wanted=7)
+    assert (verified(path, capsys)[1]["complete"], verified(path, capsys)[1]["expected_samples"]) == (False, 7)
 
 
 @pytest.mark.parametrize(("recorded", "unnamed"), [(True, 3), (False, None)])

@@ -19,8 +19,8 @@ pytest.importorskip("transformers")
 
 from models import VOCAB, save_tiny_llama  # noqa: E402
 
-from extractor import Config  # noqa: E402
-from extractor.errors import EngineError, InputError, StoreError  # noqa: E402
+from extractor import Config, HiddenStateDataset  # noqa: E402
+from extractor.errors import EngineError, InputError, StoreError, UsageError  # noqa: E402
 from extractor.extract_apart import _environment, extract_apart  # noqa: E402
 from extractor.launch import agreed_ids, run_together  # noqa: E402
 from extractor.samples import write_samples  # noqa: E402
@@ -119,6 +119,15 @@ def test_one_rank_is_enough(job, whole):
     assert sorted(agreed_ids(job / "store")) == sorted(f"s{n}" for n in range(24))
     with pytest.raises(ZeroDivisionError):
         run_together(lambda: 1 // 0)
+
+
+def test_ranks_that_do_not_know_each_other_are_refused(job, monkeypatch):
+    """Each would extract, and train on, everything."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for call in (lambda: agreed_ids(job / "store"), lambda: HiddenStateDataset(job / "store", token_budget=64)):
+        with pytest.raises(UsageError, match=r"2 processes .*init_process_group"):
+            call()
+    HiddenStateDataset(job / "store", token_budget=64, rank=1, world_size=2)
 
 
 def test_an_error_on_another_rank_is_told(monkeypatch):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -156,6 +158,30 @@ def test_array_broken_in_the_middle(tmp_path: Path) -> None:
 def test_array_with_bytes_that_are_not_text(tmp_path: Path) -> None:
     content = json.dumps(RECORDS, indent=1).encode().replace(b"q4", b"\xe9\xff")
     assert read(write(tmp_path / "x", content)) == [*NUMBERED[:4], (4, "invalid_utf8"), *NUMBERED[5:]]
+
+
+PACK = {"gz": gzip.compress, "zst": zstandard.compress}
+
+
+@pytest.mark.parametrize("kind", PACK)
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.999])
+def test_every_line_before_the_cut_is_there(tmp_path: Path, kind: str, share: float) -> None:
+    """Up to a megabyte of lines before the cut went with it, and of zstd's nobody was told that there was one."""
+    rng = np.random.default_rng(0)
+    lines = [json.dumps({"i": i, "x": rng.integers(0, 10**9, 20).tolist()}) + "\n" for i in range(10_000)]
+    packed = PACK[kind]("".join(lines).encode())
+    cut = packed[: int(len(packed) * share)]
+    whole = _unpacked(kind, cut).count(b"\n")
+    assert 0 < whole < len(lines)
+    found = read(write(tmp_path / f"x.{kind}", cut))
+    assert [value["i"] for _, value in found[:whole]] == list(range(whole))
+    assert found[-1][1] == "unreadable"
+    assert len(found) - whole in (1, 2)  # a line that was cut through is a record of its own
+
+
+def _unpacked(kind: str, packed: bytes) -> bytes:
+    decoder = zlib.decompressobj(wbits=31) if kind == "gz" else zstandard.ZstdDecompressor().decompressobj()
+    return decoder.decompress(packed)
 
 
 @pytest.mark.parametrize("cut", [10, 60, -9])

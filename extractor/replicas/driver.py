@@ -49,6 +49,7 @@ def run_job(
         started = time.monotonic()
         events.write("start", replicas=options.replicas, samples=len(todo), tokens=work.queue.total_tokens)
         with stop_on_interrupt() as stop:
+            stop.in_order()
             _run(fleet, stop, tell)
             interrupted = stop() and not work.queue.done
         seconds = Status.of(fleet, work.queue, job.row_bytes).seconds or time.monotonic() - started
@@ -140,5 +141,5 @@ def _summarize(
         unconfirmed=unconfirmed,
         events_file=job.store / "runs" / f"{job.run_id}.events.jsonl",
     )
-    write_run_record(config, job, summary)
+    write_run_record(config, job, summary, already + len(todo))
     return summary

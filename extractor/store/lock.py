@@ -126,7 +126,7 @@ def live_writers(store: Path) -> list[str]:
 
 def require_no_writers(store: Path, purpose: str) -> None:
     """Raise StoreError naming the processes while a run is writing."""
-    pids = live_writers(store)
+    pids = sorted(set(live_writers(store)))
     if pids:
         raise StoreError(
             f"{store} is being written by process {', '.join(pids)}; {purpose} needs it alone; wait for the run to end"
