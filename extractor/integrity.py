@@ -15,7 +15,6 @@ from lmdb import verify as lmdb_verify
 from extractor.completeness import Completeness, completeness
 from extractor.errors import ExtractorError, UsageError
 from extractor.store import Store
-from extractor.store.layout import DATA_FILE
 from extractor.store.lock import live_writers
 from extractor.store.sample import StoredSample
 from extractor.store.sample_check import check_sample
@@ -79,19 +78,19 @@ def check_store(
 
 
 def _structure_findings(store: Store) -> Iterator[Finding]:
-    """Walk each shard's tree without LMDB. Not while a run is writing: the tree changes under the walk."""
-    if live_writers(store.path):
-        return
-    for shard in store.shards:
+    """Walk each shard's tree without LMDB. Not where a run is writing: the tree changes under the walk."""
+    files = [store.file(shard.name) for shard in store.shards]
+    written = {folder for folder in {file.path.parent for file in files} if live_writers(folder)}
+    for file in files:
+        if file.path.parent in written:
+            continue
         try:
-            errors = lmdb_verify.verify(  # type: ignore[no-untyped-call]
-                str(store.path / shard.name / DATA_FILE), subdir=False
-            )
+            errors = lmdb_verify.verify(str(file.file), subdir=False)  # type: ignore[no-untyped-call]
         except lmdb_verify.VerifyError as error:
             errors = [str(error)]
         if errors:
             more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
-            yield Finding(shard=shard.name, message=f"the tree of {shard.name} is damaged: {errors[0]}{more}")
+            yield Finding(shard=file.path.name, message=f"the tree of {file.path.name} is damaged: {errors[0]}{more}")
 
 
 def _rows_to_read(count: int) -> set[int]:

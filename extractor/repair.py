@@ -13,10 +13,10 @@ from extractor.errors import CorruptError
 from extractor.integrity import IntegrityReport
 from extractor.store import ShardWriter, Store
 from extractor.store.lock import require_no_writers
+from extractor.store.parts import parts
 from extractor.store.rejects import Reject, add_rejects
 from extractor.store.sample import StoredSample
 from extractor.store.sample_check import check_lengths, check_values
-from extractor.store.shard_file import ShardFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,8 @@ def repair(path: Path | str, report: IntegrityReport) -> Repair:
     Raises StoreError while a run is writing.
     """
     path = Path(path)
-    require_no_writers(path, "a repair")
+    for folder in (path, *(part.path for part in parts(path) if part.visible)):
+        require_no_writers(folder, "a repair")
     lost = sorted({f.shard for f in report.findings if f.seal_offset is None})
     samples = [f for f in report.findings if f.seal_offset is not None and f.shard not in lost]
     store = Store.quietly(path)
@@ -73,7 +74,7 @@ def _save(store: Store, lost: list[str], broken: set[str | None]) -> list[str]:
 
 
 def _salvaged(store: Store, shard_name: str) -> Iterator[StoredSample]:
-    shard = ShardFile(store.path / shard_name)
+    shard = store.file(shard_name)
     if not shard.file.is_file():
         return
     for sample in store.salvage(shard):

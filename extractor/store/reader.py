@@ -127,6 +127,10 @@ class Store(Mapping[str, StoredSample]):
         seal = shard.seal(int(entry["seal_offset"]), int(entry["seal_bytes"]))
         return StoredSample(seal, shard, self.manifest, self._codec, check=self.check)
 
+    def file(self, shard_name: str) -> ShardFile:
+        """The shard's file, in whichever of the store's folders it lies; also of one that can't be listed."""
+        return next(file for file in self._files if file.path.name == shard_name)
+
     def salvage(self, shard: ShardFile) -> Iterator[StoredSample]:
         """The samples found in a shard that can't be listed; their tiles are checked as they are read."""
         for seal in find_seals(shard):
