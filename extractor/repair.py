@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extractor.completeness import completeness
-from extractor.errors import CorruptError
+from extractor.errors import CorruptError, StoreError
 from extractor.integrity import IntegrityReport
 from extractor.store import ShardWriter, Store
 from extractor.store.lock import require_no_writers
@@ -34,7 +34,8 @@ class Repair:
 def repair(path: Path | str, report: IntegrityReport) -> Repair:
     """Act on `check_store`'s findings. Nothing is deleted: damaged shards stay where they are, out of the store.
 
-    Raises StoreError while a run is writing.
+    Raises StoreError, and changes nothing, while a run is writing, or when a shard is not damaged but another store's,
+    of a newer format, or not readable for this user.
     """
     path = Path(path)
     for folder in (path, *(part.path for part in parts(path) if part.visible)):
@@ -42,6 +43,7 @@ def repair(path: Path | str, report: IntegrityReport) -> Repair:
     lost = sorted({f.shard for f in report.findings if f.seal_offset is None})
     samples = [f for f in report.findings if f.seal_offset is not None and f.shard not in lost]
     store = Store.quietly(path)
+    _require_damage(store, lost)
     saved = _save(store, lost, {f.sample_id for f in samples})
     rejects = [
         Reject(shard=f.shard, seal_offset=f.seal_offset, sample_id=f.sample_id, reason=f.message) for f in samples
@@ -52,6 +54,14 @@ def repair(path: Path | str, report: IntegrityReport) -> Repair:
     after = Store.quietly(path)
     redo = sorted(sample_id for sample_id in store if sample_id not in after)
     return Repair(redo=redo, unnamed=_unnamed(after, redo, lost), shards=lost, saved=saved)
+
+
+def _require_damage(store: Store, lost: list[str]) -> None:
+    """What can't be listed for another reason than damage, or its absence, is not for a repair to give up."""
+    for name in lost:
+        problem = store.problems.get(name)
+        if problem is not None and not isinstance(problem, CorruptError) and store.file(name).file.exists():
+            raise StoreError(f"shard {name} is not damaged, so a repair leaves the store as it is: {problem}")
 
 
 def _unnamed(after: Store, redo: list[str], lost: list[str]) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from store_samples import a_manifest, assert_same_rows, rows_of, write_samples
 
@@ -72,3 +74,45 @@ def test_a_part_that_is_being_written_is_not_repaired(spread):
     with ShardWriter(file.parent.parent, run_id="busy", writer=0), pytest.raises(StoreError, match="a repair needs it"):
         repair(path, check_store(path))
     assert not (path / "rejects.jsonl").exists()
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """The folder of a shard of another model's store."""
+    other = prepare_store(tmp_path / "other", a_manifest(options={"model_weights_hash": "else"})).path
+    write_samples(other, {"foreign": rows_of(9, 7, MANIFEST)})
+    return other / "shard-0000"
+
+
+@pytest.mark.parametrize("root_bytes", [0, 4096], ids=["whole", "damaged"])
+def test_a_shard_of_another_store_is_not_adopted(path, foreign, root_bytes):
+    shard = shutil.copytree(foreign, path / "shard-0002")
+    overwrite(shard / "data.mdb", 0, bytes(root_bytes))
+    report = check_store(path)
+    assert [f.shard for f in report.findings] == ["shard-0002"]
+    with pytest.raises(StoreError, match=r"shard-0002.* belongs to a store of fingerprint .*move the shard's folder"):
+        repair(path, report)
+    assert not (path / "rejects.jsonl").exists()
+    shutil.rmtree(shard)
+    assert_whole(path)
+
+
+def test_a_shard_that_can_not_be_opened_is_not_given_up(path, monkeypatch):
+    def refuse(file):
+        raise StoreError(f"{file} can't be opened: permission denied; make it readable")
+
+    monkeypatch.setattr("extractor.store.shard_file._open", refuse)
+    report = check_store(path)
+    with pytest.raises(StoreError, match="shard-0000 is not damaged.*make it readable"):
+        repair(path, report)
+    monkeypatch.undo()
+    assert_whole(path)
+
+
+def test_a_description_without_its_fields_is_damage(path):
+    file = path / "shard-0001" / "data.mdb"
+    overwrite(file, file.read_bytes().index(b'"format_version"'), b'"format_versiom"')
+    report = check_store(path)
+    assert ["no readable description" in f.message for f in report.findings] == [True]
+    assert repair(path, report).saved == ["s3", "s4", "s5"]
+    assert_whole(path)

@@ -17,9 +17,9 @@ from extractor.store.codec import codec
 from extractor.store.layout import shards
 from extractor.store.parts import elsewhere
 from extractor.store.rejects import Reject, read_rejects
-from extractor.store.salvage import find_seals
+from extractor.store.salvage import find_seals, fingerprint_in
 from extractor.store.sample import StoredSample
-from extractor.store.shard_file import Listing, ShardFile
+from extractor.store.shard_file import Listing, ShardFile, require_own
 
 
 class MissingSampleError(StoreError, KeyError):
@@ -132,7 +132,9 @@ class Store(Mapping[str, StoredSample]):
         return next(file for file in self._files if file.path.name == shard_name)
 
     def salvage(self, shard: ShardFile) -> Iterator[StoredSample]:
-        """The samples found in a shard that can't be listed; their tiles are checked as they are read."""
+        """The samples found in a shard that can't be listed; their tiles are checked as they are read.
+        Raises StoreError when the shard says that it is another store's."""
+        require_own(fingerprint_in(shard) or self.manifest.fingerprint(), self.manifest.fingerprint(), shard.file)
         for seal in find_seals(shard):
             yield StoredSample(seal, shard, self.manifest, self._codec, check=True)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import struct
 from collections.abc import Iterator
 
@@ -18,6 +19,8 @@ from extractor.store.tree import OVERFLOW, PAGE_HEADER
 _META_PAGE_SIZE_AT = 40
 _META_MAGIC_AT = 16
 _META_MAGIC = 0xBEEFC0DE
+_FINGERPRINT = re.compile(rb'"fingerprint": "(\w+)"')
+_ABOUT_WITHIN_BYTES = 1 << 18
 _HEAD_BYTES = PAGE_HEADER.size + len(SEAL_MAGIC)
 
 
@@ -39,6 +42,14 @@ def find_seals(shard: ShardFile) -> Iterator[Seal]:
             page += pages if is_value else 1
     finally:
         os.close(fd)
+
+
+def fingerprint_in(shard: ShardFile) -> str | None:
+    """Of the store that the shard was written for, as its description says, wherever that stands; None where no
+    description can be found. It is written once, with the new shard, so it stands near the beginning."""
+    with shard.file.open("rb") as handle:
+        found = _FINGERPRINT.search(handle.read(_ABOUT_WITHIN_BYTES))
+    return found[1].decode() if found else None
 
 
 def _seals(block: bytes, shard: ShardFile) -> Iterator[Seal]:

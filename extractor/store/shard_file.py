@@ -182,16 +182,21 @@ def _open(file: Path) -> int:
 def _about(raw: bytes, file: Path, fingerprint: str) -> dict[str, Any]:
     try:
         about: dict[str, Any] = json.loads(raw)
-    except ValueError as error:
+        version, found = int(about["format_version"]), str(about["fingerprint"])
+    except (ValueError, TypeError, KeyError) as error:
         raise CorruptError(f"{file} has no readable description; run `extractor verify --repair`") from error
-    if about["format_version"] > FORMAT_VERSION:
+    if version > FORMAT_VERSION:
         raise StoreError(
-            f"{file} has format version {about['format_version']}; this release reads up to {FORMAT_VERSION}; update "
-            "the extractor"
+            f"{file} has format version {version}; this release reads up to {FORMAT_VERSION}; update the extractor"
         )
-    if about["fingerprint"] != fingerprint:
-        raise StoreError(
-            f"{file} belongs to a store of fingerprint {about['fingerprint']}, this store has {fingerprint}; move the "
-            "shard's folder back to its own store"
-        )
+    require_own(found, fingerprint, file)
     return about
+
+
+def require_own(found: str, fingerprint: str, file: Path) -> None:
+    """Raise StoreError for a shard of another store: its samples have other values under the same ids."""
+    if found != fingerprint:
+        raise StoreError(
+            f"{file} belongs to a store of fingerprint {found}, this store has {fingerprint}; move the shard's folder "
+            "back to its own store"
+        )
