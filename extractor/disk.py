@@ -83,14 +83,20 @@ def free_bytes(path: Path | str) -> int:
     return disk_space(path).free_bytes
 
 
-def require_room(path: Path | str, need_bytes: int, force: bool = False) -> int:
-    """The free bytes where `path` lies. Raises DiskFullError when `need_bytes` is more, unless `force`."""
+def require_room(
+    path: Path | str,
+    need_bytes: int,
+    force: bool = False,
+    remedy: str = "choose another --out, or pass --force to start all the same",
+) -> int:
+    """The free bytes where `path` lies. Raises DiskFullError when `need_bytes` is more, unless `force`; it tells to
+    make room and `remedy`."""
     free = free_bytes(path)
     if need_bytes > free and not force:
         raise DiskFullError(
             f"{path} needs {need_bytes:,} bytes ({_gib(need_bytes)} GiB) but its filesystem has {free:,} bytes free "
             f"({_gib(free)} GiB), {need_bytes - free:,} too few; make room (`extractor plan --out` lists stores that "
-            "can go), choose another --out, or pass --force to start all the same"
+            f"can go), {remedy}"
         )
     return free
 

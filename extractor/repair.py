@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from extractor.completeness import completeness
+from extractor.disk import require_room, store_bytes
 from extractor.errors import CorruptError, StoreError
 from extractor.integrity import IntegrityReport
 from extractor.store import ShardWriter, Store
@@ -16,7 +18,7 @@ from extractor.store.lock import require_no_writers
 from extractor.store.parts import parts
 from extractor.store.rejects import Reject, add_rejects
 from extractor.store.sample import StoredSample
-from extractor.store.sample_check import check_lengths, check_values
+from extractor.store.sample_check import check_lengths, check_sample, check_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ def repair(path: Path | str, report: IntegrityReport) -> Repair:
         require_no_writers(folder, "a repair")
     lost = sorted({f.shard for f in report.findings if f.seal_offset is None})
     samples = [f for f in report.findings if f.seal_offset is not None and f.shard not in lost]
-    store = Store.quietly(path)
+    store = Store.quietly(path, check=True)
     _require_damage(store, lost)
     saved = _save(store, lost, {f.sample_id for f in samples})
     rejects = [
@@ -75,12 +77,29 @@ def _unnamed(after: Store, redo: list[str], lost: list[str]) -> int | None:
 def _save(store: Store, lost: list[str], broken: set[str | None]) -> list[str]:
     """Copy the whole samples of lost shards into new shards; the newest copy of each that is in no good shard."""
     elsewhere = {store.id_at(row) for row in range(len(store)) if store.place(row)[0] not in lost} - broken
-    found = {s.sample_id: s for name in lost for s in _salvaged(store, name) if s.sample_id not in elsewhere}
+    found = {s.sample_id: s for name in lost for s in _salvaged(store, name)}
+    found |= {s.sample_id: s for s in _listed(store, lost)}
+    found = {sample_id: sample for sample_id, sample in found.items() if sample_id not in elsewhere}
     if found:
+        _require_room(store.path, found.values())
         with ShardWriter(store.path, run_id=f"repair-{time.time_ns()}", writer=os.getpid()) as writer:
             for sample in found.values():
                 writer.copy(sample)
     return sorted(found)
+
+
+def _require_room(path: Path, samples: Collection[StoredSample]) -> None:
+    tokens = sum(len(sample) for sample in samples)
+    stored = sum(sample.seal.stored_bytes for sample in samples)
+    require_room(path, store_bytes(len(samples), tokens, stored), remedy="then repair again")
+
+
+def _listed(store: Store, lost: list[str]) -> Iterator[StoredSample]:
+    """The whole samples that lost shards still list: their trees are damaged elsewhere."""
+    for row in range(len(store)):
+        if store.place(row)[0] in lost:
+            with contextlib.suppress(CorruptError):
+                yield check_sample(store, row, tiles=True)
 
 
 def _salvaged(store: Store, shard_name: str) -> Iterator[StoredSample]:

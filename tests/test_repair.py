@@ -7,7 +7,7 @@ import shutil
 import pytest
 from store_samples import a_manifest, assert_same_rows, rows_of, write_samples
 
-from extractor.errors import StoreError
+from extractor.errors import DiskFullError, StoreError
 from extractor.integrity import check_store
 from extractor.repair import repair
 from extractor.store import ShardWriter, Store, prepare_store
@@ -60,7 +60,7 @@ def overwrite(file, offset, data):
 def test_a_part_is_checked_and_repaired_where_it_lies(spread):
     path, file = spread
     assert_whole(path)
-    overwrite(file, 0, bytes(4096))  # the first root: what is sealed can still be found
+    overwrite(file, 0, bytes(4096))  # the first root
     report = check_store(path)
     assert [f.shard for f in report.findings] == ["shard-10000"]
     done = repair(path, report)
@@ -115,4 +115,36 @@ def test_a_description_without_its_fields_is_damage(path):
     report = check_store(path)
     assert ["no readable description" in f.message for f in report.findings] == [True]
     assert repair(path, report).saved == ["s3", "s4", "s5"]
+    assert_whole(path)
+
+
+@pytest.mark.parametrize("value", ["tile", "seals"])
+@pytest.mark.parametrize("bit", [0, 1, 3, 5, 20, 30])
+@pytest.mark.parametrize("is_listed", [True, False], ids=["listed", "unlisted"])
+def test_a_damaged_page_count_hides_no_neighbour(path, bit, value, is_listed):
+    """The count of a value's pages is in no checksum. Only of its own sample a smaller one can be the loss."""
+    store = Store.open(path)
+    shard, seal_offset = store.place(list(store).index("s3"))
+    file = path / shard / "data.mdb"
+    at = (seal_offset if value == "seals" else int(store["s3"].seal.tiles[0]["offset"])) - 4
+    count = int.from_bytes(file.read_bytes()[at : at + 4], "little")
+    overwrite(file, at, (count ^ 1 << bit).to_bytes(4, "little"))
+    if not is_listed:
+        overwrite(file, 0, bytes(4096))
+    report = check_store(path)
+    assert "shard-0001" in {f.shard for f in report.findings}
+    repair(path, report)
+    lost = {"s3"} if value == "tile" and count ^ 1 << bit < count else set()
+    assert_whole(path, set(SAMPLES) - lost)
+
+
+def test_a_repair_without_room_for_its_copies_changes_nothing(path, monkeypatch):
+    overwrite(path / "shard-0001" / "data.mdb", 0, bytes(4096))
+    monkeypatch.setattr("extractor.disk.free_bytes", lambda _: 30_000)
+    with pytest.raises(DiskFullError, match=r"needs [\d,]+ bytes .* 30,000 bytes free .*then repair again"):
+        repair(path, check_store(path))
+    assert sorted(f.name for f in path.glob("shard-*")) == ["shard-0000", "shard-0001"]
+    assert not (path / "rejects.jsonl").exists()
+    monkeypatch.undo()
+    assert repair(path, check_store(path)).saved == ["s3", "s4", "s5"]
     assert_whole(path)
