@@ -86,7 +86,7 @@ def _structure_findings(store: Store) -> Iterator[Finding]:
             continue
         try:
             errors = lmdb_verify.verify(str(file.file), subdir=False)  # type: ignore[no-untyped-call]
-        except lmdb_verify.VerifyError as error:
+        except (lmdb_verify.VerifyError, OSError) as error:
             errors = [str(error)]
         if errors:
             more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""

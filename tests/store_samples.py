@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
+import re
+
 import ml_dtypes
 import numpy as np
 
 from extractor.layers import CONVENTION
 from extractor.manifest import Manifest
-from extractor.record import STATS
+from extractor.record import PAGE_HEADER_BYTES, STATS
 from extractor.store import ShardWriter, WriterOptions
 
 SMALL = WriterOptions(tile_bytes=4096, group_bytes=16384, turn_bytes=8192, buffer_bytes=32768, lanes=1)
@@ -67,3 +70,10 @@ def write_samples(path, samples, run_id="r", writer=0, options=SMALL):
 
 def assert_same_rows(got, want):
     np.testing.assert_array_equal(got.view(np.uint16), want.view(np.uint16))
+
+
+def index_block(file):
+    """Offset of the shard's index. LMDB does not clear the ends of its pages, so the mark alone may be a leftover."""
+    data = file.read_bytes()
+    found = (match.start() for match in re.finditer(b"INDX", data))
+    return next(at for at in found if (at - PAGE_HEADER_BYTES) % mmap.PAGESIZE == 0)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import mmap
-import re
 import shutil
 import warnings
 
 import numpy as np
 import pytest
-from store_samples import SMALL, a_manifest, assert_same_rows, rows_of, stats_of, write_samples
+from store_samples import SMALL, a_manifest, assert_same_rows, index_block, rows_of, stats_of, write_samples
 
 from extractor.cli import main
 from extractor.compaction import compact
 from extractor.errors import CorruptError, StoreError
 from extractor.integrity import check_store
-from extractor.record import PAGE_HEADER_BYTES
 from extractor.repair import repair
 from extractor.store import ShardWriter, Store, prepare_store
 
@@ -47,13 +44,6 @@ def flip(path, offset, bit=3):
         byte = handle.read(1)[0]
         handle.seek(offset)
         handle.write(bytes([byte ^ 1 << bit]))
-
-
-def index_block(file):
-    """Offset of the shard's index. LMDB does not clear the ends of its pages, so the mark alone may be a leftover."""
-    data = file.read_bytes()
-    found = (match.start() for match in re.finditer(b"INDX", data))
-    return next(at for at in found if (at - PAGE_HEADER_BYTES) % mmap.PAGESIZE == 0)
 
 
 def place_of(path, name):

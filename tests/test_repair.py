@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 
+import lmdb.verify
 import pytest
-from store_samples import a_manifest, assert_same_rows, rows_of, write_samples
+from store_samples import a_manifest, assert_same_rows, index_block, rows_of, write_samples
 
 from extractor.errors import DiskFullError, StoreError
 from extractor.integrity import check_store
@@ -148,3 +151,52 @@ def test_a_repair_without_room_for_its_copies_changes_nothing(path, monkeypatch)
     monkeypatch.undo()
     assert repair(path, check_store(path)).saved == ["s3", "s4", "s5"]
     assert_whole(path)
+
+
+@pytest.fixture
+def bad_sector(monkeypatch):
+    """Make every read of a file that touches a byte fail, and LMDB's walk through the file."""
+    pread, preadv, bad = os.pread, os.preadv, {}
+
+    def check(fd, size, offset):
+        at = bad.get(os.fstat(fd).st_ino)
+        if at is not None and offset <= at < offset + size:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def failing_pread(fd, size, offset):
+        check(fd, size, offset)
+        return pread(fd, size, offset)
+
+    def failing_preadv(fd, buffers, offset):
+        check(fd, sum(memoryview(b).nbytes for b in buffers), offset)
+        return preadv(fd, buffers, offset)
+
+    def walk(name, **options):
+        if os.stat(name).st_ino in bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return verify(name, **options)
+
+    verify = lmdb.verify.verify
+    monkeypatch.setattr(os, "pread", failing_pread)
+    monkeypatch.setattr(os, "preadv", failing_preadv)
+    monkeypatch.setattr(lmdb.verify, "verify", walk)
+    return lambda file, at: bad.__setitem__(file.stat().st_ino, at)
+
+
+@pytest.mark.parametrize("where", ["root", "index", "tile", "seals"])
+def test_a_bad_sector_costs_no_more_than_what_is_on_it(path, bad_sector, where):
+    file = path / "shard-0001" / "data.mdb"
+    store = Store.open(path)
+    places = {
+        "root": 100,
+        "index": index_block(file),
+        "tile": int(store["s3"].seal.tiles[0]["offset"]),
+        "seals": store.place(list(store).index("s3"))[1],
+    }
+    bad_sector(file, places[where])
+    assert {"s0", "s1", "s2"} <= set(Store.quietly(path))
+    report = check_store(path)
+    assert {f.shard for f in report.findings} == {"shard-0001"}
+    assert any("Input/output error" in f.message for f in report.findings)
+    repair(path, report)
+    assert_whole(path, set(SAMPLES) - ({"s3"} if where in ("tile", "seals") else set()))

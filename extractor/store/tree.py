@@ -121,7 +121,7 @@ class Tree:
         pages = -(-(size + PAGE_HEADER.size) // self.page_bytes)
         if (number + pages) * self.page_bytes > self.data_bytes:
             raise self._damaged(f"a value on pages {number} to {number + pages - 1}")
-        data = os.pread(self._fd, size + PAGE_HEADER.size, number * self.page_bytes)
+        data = self._read(size + PAGE_HEADER.size, number * self.page_bytes)
         if PAGE_HEADER.unpack_from(data)[0] != number or not PAGE_HEADER.unpack_from(data)[2] & OVERFLOW:
             raise self._damaged(f"no value on page {number}")
         return data[PAGE_HEADER.size :]
@@ -129,20 +129,30 @@ class Tree:
     def _page(self, number: int, flags: int) -> bytes:
         if (number + 1) * self.page_bytes > self.data_bytes:
             raise self._damaged(f"a link to page {number}, beyond its end")
-        page = os.pread(self._fd, self.page_bytes, number * self.page_bytes)
+        page = self._read(self.page_bytes, number * self.page_bytes)
         found, _, found_flags, _ = PAGE_HEADER.unpack_from(page.ljust(PAGE_HEADER.size, b"\0"))
         if found != number or not found_flags & flags or len(page) < self.page_bytes:
             raise self._damaged(f"a damaged page {number}")
         return page
 
     def _root(self, number: int, page_bytes: int) -> tuple[int, int, int, int, bytes, bytes, int, int]:
-        data = os.pread(self._fd, PAGE_HEADER.size + _META_RECORD.size, number * page_bytes)
+        data = self._read(PAGE_HEADER.size + _META_RECORD.size, number * page_bytes)
         if len(data) < PAGE_HEADER.size + _META_RECORD.size:
             raise self._damaged("no root: it is shorter than two pages")
         root: tuple[int, int, int, int, bytes, bytes, int, int] = _META_RECORD.unpack_from(data, PAGE_HEADER.size)
         if root[0] != _MAGIC or root[1] != _VERSION or not PAGE_HEADER.unpack_from(data)[2] & _META:
             raise self._damaged(f"a damaged root page {number} or another LMDB's format")
         return root
+
+    def _read(self, size: int, offset: int) -> bytes:
+        """Fewer than `size` bytes at the file's end."""
+        try:
+            return os.pread(self._fd, size, offset)
+        except OSError as error:
+            raise CorruptError(
+                f"{size:,} bytes at byte {offset} of {self._file} can't be read: {error}; check the disk (dmesg, "
+                "smartctl) or run `extractor verify --repair`"
+            ) from error
 
     def _damaged(self, what: str) -> CorruptError:
         return CorruptError(f"{self._file} has {what}; restore it from a copy or run `extractor verify --repair`")
