@@ -72,6 +72,23 @@ def test_a_sound_store_passes(path, samples, manifest):
     assert quick.checked_samples == 6
 
 
+def test_a_check_looks_each_sample_up_by_itself(path, samples, monkeypatch):
+    """The arrays over all samples are made afresh at each use: once a sample would be quadratic."""
+    store = Store.open(path)
+    assert [store.listed(row) for row in range(len(store))] == list(
+        zip(store, store.lengths.tolist(), store.stored_bytes.tolist(), strict=True)
+    )
+    uses = []
+    for name in ("lengths", "stored_bytes"):
+        made = getattr(Store, name).fget
+        monkeypatch.setattr(Store, name, property(lambda self, made=made: uses.append(made) or made(self)))
+    check_store(path, quick=True)
+    few = len(uses)
+    write_samples(path, {f"more{i}": rows_of(i, 3, store.manifest) for i in range(9)})
+    check_store(path, quick=True)
+    assert len(uses) == 2 * few
+
+
 @pytest.mark.parametrize("what", ["tile", "seal", "index"])
 def test_a_flipped_bit_is_found_repaired_and_redone(path, samples, what):
     file, seal_, seal_offset = place_of(path, "s4")

@@ -141,6 +141,11 @@ class Store(Mapping[str, StoredSample]):
     def id_at(self, row: int) -> str:
         return self._catalog.sample_id(row)
 
+    def listed(self, row: int) -> tuple[str, int, int]:
+        """(id, tokens, bytes of the tiles on disk) of the sample at place `row`, without touching its own bytes."""
+        entry = self._catalog.entries[row]
+        return self.id_at(row), int(entry["num_tokens"]), int(entry["stored_bytes"])
+
     def place(self, row: int) -> tuple[str, int]:
         """(shard name, offset of the seal) of the sample at place `row`."""
         shard = self._files[int(self._catalog.shards[row])]

@@ -68,7 +68,7 @@ def check_values(sample: StoredSample, manifest: Manifest) -> None:
 
 
 def _check_listed(store: Store, row: int, sample: StoredSample) -> None:
-    listed = store.id_at(row), int(store.lengths[row]), int(store.stored_bytes[row])
+    listed = store.listed(row)
     sealed = sample.sample_id, len(sample.token_ids), sample.seal.stored_bytes
     if listed != sealed:
         raise CorruptError(f"the index lists {listed} (id, tokens, bytes) where the seal has {sealed}; verify --repair")

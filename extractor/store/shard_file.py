@@ -22,7 +22,7 @@ from extractor.errors import CorruptError, StoreError
 from extractor.record import ENTRY, FORMAT_VERSION, Seal, decode_index, decode_seal, pages_of
 from extractor.store.layout import DATA_FILE, LOCK_FILE
 from extractor.store.neighbours import Place, buffers, runs
-from extractor.store.tree import OVERFLOW, PAGE_HEADER, Tree
+from extractor.store.tree import OVERFLOW, PAGE_HEADER, Tree, unreadable
 
 _ATTEMPTS = 8  # at listing a shard that is being written
 _PIECE_BYTES = 512 << 10  # half of a usual core's own cache
@@ -150,10 +150,7 @@ class ShardFile:
                     break
                 got += more
         except OSError as error:
-            raise CorruptError(
-                f"{size:,} bytes at byte {offset} of {self.file} can't be read: {error}; check the disk (dmesg, "
-                "smartctl) or run `extractor verify --repair`"
-            ) from error
+            raise unreadable(self.file, offset, size, error) from error
         if got < size:
             raise CorruptError(
                 f"{self.file} ends before byte {offset + size:,}; it was cut off; run `extractor verify --repair`"

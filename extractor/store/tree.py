@@ -149,13 +149,18 @@ class Tree:
         try:
             return os.pread(self._fd, size, offset)
         except OSError as error:
-            raise CorruptError(
-                f"{size:,} bytes at byte {offset} of {self._file} can't be read: {error}; check the disk (dmesg, "
-                "smartctl) or run `extractor verify --repair`"
-            ) from error
+            raise unreadable(self._file, offset, size, error) from error
 
     def _damaged(self, what: str) -> CorruptError:
         return CorruptError(f"{self._file} has {what}; restore it from a copy or run `extractor verify --repair`")
+
+
+def unreadable(file: Path, offset: int, size: int, error: OSError) -> CorruptError:
+    """The error of a read that the disk refused."""
+    return CorruptError(
+        f"{size:,} bytes at byte {offset} of {file} can't be read: {error}; check the disk (dmesg, smartctl) or run "
+        "`extractor verify --repair`"
+    )
 
 
 def _table(record: bytes) -> Table:
