@@ -14,7 +14,7 @@ from extractor.disk import require_room, store_bytes
 from extractor.errors import CorruptError, StoreError
 from extractor.integrity import IntegrityReport
 from extractor.store import ShardWriter, Store
-from extractor.store.lock import require_no_writers
+from extractor.store.lock import RunLock, require_no_writers
 from extractor.store.parts import parts
 from extractor.store.rejects import Reject, add_rejects
 from extractor.store.sample import StoredSample
@@ -42,6 +42,11 @@ def repair(path: Path | str, report: IntegrityReport) -> Repair:
     path = Path(path)
     for folder in (path, *(part.path for part in parts(path) if part.visible)):
         require_no_writers(folder, "a repair")
+    with RunLock(path, shared=False):
+        return _repair(path, report)
+
+
+def _repair(path: Path, report: IntegrityReport) -> Repair:
     lost = sorted({f.shard for f in report.findings if f.seal_offset is None})
     samples = [f for f in report.findings if f.seal_offset is not None and f.shard not in lost]
     store = Store.quietly(path, check=True)

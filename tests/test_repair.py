@@ -10,10 +10,12 @@ import lmdb.verify
 import pytest
 from store_samples import a_manifest, assert_same_rows, index_block, rows_of, write_samples
 
+from extractor import repair as repairing
 from extractor.errors import DiskFullError, StoreError
 from extractor.integrity import check_store
 from extractor.repair import repair
 from extractor.store import ShardWriter, Store, prepare_store
+from extractor.store.lock import RunLock
 from extractor.store.parts import Part, add_part, mark_as_part
 
 MANIFEST = a_manifest()
@@ -200,3 +202,19 @@ def test_a_bad_sector_costs_no_more_than_what_is_on_it(path, bad_sector, where):
     assert any("Input/output error" in f.message for f in report.findings)
     repair(path, report)
     assert_whole(path, set(SAMPLES) - ({"s3"} if where in ("tile", "seals") else set()))
+
+
+def test_no_run_starts_during_a_repair(path, monkeypatch):
+    def look(*args):
+        with pytest.raises(StoreError, match=f"by process {os.getpid()}"):
+            RunLock(path, shared=False)
+        looks.append(args)
+        add_rejects(*args)
+
+    looks = []
+    add_rejects = repairing.add_rejects
+    monkeypatch.setattr(repairing, "add_rejects", look)
+    overwrite(path / "shard-0001" / "data.mdb", 0, bytes(4096))
+    repair(path, check_store(path))
+    assert len(looks) == 1
+    assert_whole(path)
