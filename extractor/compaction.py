@@ -1,4 +1,4 @@
-"""`compact`: rewrite shards without their dead space. New shards are durable before old ones go."""
+"""`compact`: rewrite shards without their dead space, one by one. Its copy is durable before a shard goes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from extractor.disk import require_room
 from extractor.errors import StoreError, UsageError
 from extractor.manifest import Manifest
 from extractor.store import ShardWriter, Store
 from extractor.store.layout import unlist
-from extractor.store.lock import require_no_writers
+from extractor.store.lock import RunLock, require_no_writers
 from extractor.store.parts import parts
+from extractor.store.reader import ShardState
 from extractor.store.rejects import read_rejects, write_rejects
 
 
@@ -30,34 +32,55 @@ class Compaction:
 def compact(path: Path | str, *, min_dead_share: float = 0.05) -> Compaction:
     """Rewrite the shards of which at least `min_dead_share` is dead, and remove those that a repair gave up.
 
-    Every copied tile is compared with its checksum. Needs room for the largest rewritten shard. A crash leaves samples
-    twice at worst, never missing. Raises CorruptError for a damaged sample and StoreError while a run is writing; the
-    old shards are then still there.
+    Every copied tile is compared with its checksum. Needs room for what is alive in the largest rewritten shard, less
+    what the smaller ones gave back before. A crash leaves samples twice at worst, never missing. Raises CorruptError
+    for a damaged sample, DiskFullError before a shard that there is no room to copy, and StoreError while a run is
+    writing; shards that were not rewritten by then are still there.
     """
     if not 0 <= min_dead_share <= 1:
         raise UsageError(f"min_dead_share is {min_dead_share}; it is a share of a shard; give a number from 0 to 1")
     path = Path(path)
     Manifest.load(path)  # says what is wrong with a path that is no store
     require_no_writers(path, "compaction")
+    with RunLock(path, shared=False):
+        return _compact(path, min_dead_share)
+
+
+def _compact(path: Path, min_dead_share: float) -> Compaction:
     if parts(path):
         raise StoreError(f"{path} has shards in other folders; collect them with `extractor gather`, then compact")
     store = Store.open(path, check=True)
     before = _size(path)
+    given_up = sorted({r.shard for r in read_rejects(path) if r.seal_offset is None})
+    _remove(path, set(given_up))
     wasteful = [s for s in store.shards if s.dead_bytes > 0 and s.dead_bytes >= min_dead_share * s.file_bytes]
-    moved = _copy(store, {shard.name for shard in wasteful})
-    given_up = sorted({r.shard for r in read_rejects(path) if r.seal_offset is None} - {s.name for s in store.shards})
-    rewritten = [shard.name for shard in wasteful]
-    _remove(path, {*rewritten, *given_up})
-    return Compaction(rewritten=rewritten, removed=given_up, samples=moved, freed_bytes=before - _size(path))
+    _rewrite(store, wasteful)
+    return Compaction(
+        rewritten=[shard.name for shard in wasteful],
+        removed=given_up,
+        samples=sum(shard.samples for shard in wasteful),
+        freed_bytes=before - _size(path),
+    )
 
 
-def _copy(store: Store, shards: set[str]) -> int:
-    rows = [row for row in range(len(store)) if store.place(row)[0] in shards]
-    if rows:
-        with ShardWriter(store.path, run_id=f"compact-{time.time_ns()}", writer=os.getpid()) as writer:
-            for row in rows:
+def _rewrite(store: Store, shards: list[ShardState]) -> None:
+    """Those with the least alive first: each makes room for the next, and the empty ones need none."""
+    rows: dict[str, list[int]] = {shard.name: [] for shard in shards}
+    for row in range(len(store)):
+        name, _ = store.place(row)
+        if name in rows:
+            rows[name].append(row)
+    with ShardWriter(store.path, run_id=f"compact-{time.time_ns()}", writer=os.getpid()) as writer:
+        for shard in sorted(shards, key=_live_bytes):
+            require_room(store.path, _live_bytes(shard), remedy="then compact again")
+            for row in rows[shard.name]:
                 writer.copy(store.at(row))
-    return len(rows)
+            writer.flush()
+            _remove(store.path, {shard.name})
+
+
+def _live_bytes(shard: ShardState) -> int:
+    return shard.file_bytes - shard.dead_bytes
 
 
 def _remove(path: Path, names: set[str]) -> None:
