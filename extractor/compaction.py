@@ -12,11 +12,14 @@ from extractor.disk import require_room
 from extractor.errors import StoreError, UsageError
 from extractor.manifest import Manifest
 from extractor.store import ShardWriter, Store
-from extractor.store.layout import unlist
+from extractor.store.disk import sync_folder
+from extractor.store.layout import shards, unlist
 from extractor.store.lock import RunLock, require_no_writers
 from extractor.store.parts import parts
 from extractor.store.reader import ShardState
 from extractor.store.rejects import read_rejects, write_rejects
+
+_GONE = ".gone-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +52,10 @@ def compact(path: Path | str, *, min_dead_share: float = 0.05) -> Compaction:
 def _compact(path: Path, min_dead_share: float) -> Compaction:
     if parts(path):
         raise StoreError(f"{path} has shards in other folders; collect them with `extractor gather`, then compact")
+    _sweep(path)
     store = Store.open(path, check=True)
     before = _size(path)
-    given_up = sorted({r.shard for r in read_rejects(path) if r.seal_offset is None})
+    given_up = sorted(_given_up(path))
     _remove(path, set(given_up))
     wasteful = [s for s in store.shards if s.dead_bytes > 0 and s.dead_bytes >= min_dead_share * s.file_bytes]
     _rewrite(store, wasteful)
@@ -63,15 +67,21 @@ def _compact(path: Path, min_dead_share: float) -> Compaction:
     )
 
 
-def _rewrite(store: Store, shards: list[ShardState]) -> None:
+def _given_up(path: Path) -> set[str]:
+    """Shards that a repair gave up whole, and those that a killed compaction left in the list of rejects only."""
+    there = {folder.name for folder in shards(path)}
+    return {r.shard for r in read_rejects(path) if r.seal_offset is None or r.shard not in there}
+
+
+def _rewrite(store: Store, wasteful: list[ShardState]) -> None:
     """Those with the least alive first: each makes room for the next, and the empty ones need none."""
-    rows: dict[str, list[int]] = {shard.name: [] for shard in shards}
+    rows: dict[str, list[int]] = {shard.name: [] for shard in wasteful}
     for row in range(len(store)):
         name, _ = store.place(row)
         if name in rows:
             rows[name].append(row)
     with ShardWriter(store.path, run_id=f"compact-{time.time_ns()}", writer=os.getpid()) as writer:
-        for shard in sorted(shards, key=_live_bytes):
+        for shard in sorted(wasteful, key=_live_bytes):
             require_room(store.path, _live_bytes(shard), remedy="then compact again")
             for row in rows[shard.name]:
                 writer.copy(store.at(row))
@@ -84,14 +94,23 @@ def _live_bytes(shard: ShardState) -> int:
 
 
 def _remove(path: Path, names: set[str]) -> None:
-    """Out of the list first: a listed shard that is gone counts as lost."""
+    """Out of the list first: a listed shard that is gone counts as lost. Then out of the names of shards: one that is
+    deleted in part counts as damaged. Its rejects outlive it until both are durable."""
     if not names:
         return
     unlist(path, names)
-    for name in sorted(names):
-        shutil.rmtree(path / name, ignore_errors=True)
-    kept = [reject for reject in read_rejects(path) if reject.shard not in names]
-    write_rejects(path, kept)
+    for name in names:
+        if (path / name).exists():
+            (path / name).rename(path / f"{_GONE}{name}")
+    sync_folder(path)
+    write_rejects(path, [reject for reject in read_rejects(path) if reject.shard not in names])
+    _sweep(path)
+
+
+def _sweep(path: Path) -> None:
+    """Delete what was removed, also what a killed compaction did not come to."""
+    for folder in path.glob(f"{_GONE}*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _size(path: Path) -> int:

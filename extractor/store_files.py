@@ -22,7 +22,7 @@ _IMPORT_REJECTS = "import-rejects.jsonl"
 _NAMED = "|".join(map(re.escape, (MANIFEST, SHARD_LIST, REJECTS, PARTS, PART, _IMPORT_REJECTS)))
 # The named files, those that a crash left half written beside them (.NAME.PID), and writers' locks.
 _TOP = re.compile(rf"({_NAMED})|{re.escape(MANIFEST_REMOVING)}|\.({_NAMED})\.\d+|\.writer-.+-\d+")
-_SHARD = re.compile(r"(\.gather-)?shard-\d{4,}|\.new-.+-\d+-\d+")
+_SHARD = re.compile(r"(\.gather-|\.gone-)?shard-\d{4,}|\.new-.+-\d+-\d+")
 _SHARD_FILE = re.compile(rf"{re.escape(DATA_FILE)}|{re.escape(LOCK_FILE)}")
 _RUNS = re.compile(r"runs")
 _RUN_FILE = re.compile(r".+\.(json|jsonl)|\.driver-.+")

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+from pathlib import Path
 
 import pytest
-from store_samples import a_manifest, assert_same_rows, rows_of, seal
+from store_cases import damage
+from store_samples import a_manifest, assert_same_rows, rows_of, seal, write_samples
 
 from extractor import compaction
 from extractor.compaction import compact
 from extractor.errors import DiskFullError, StoreError
 from extractor.integrity import check_store
+from extractor.repair import repair
 from extractor.store import ShardWriter, Store, WriterOptions, prepare_store
 from extractor.store.lock import RunLock
+from extractor.store.rejects import Reject, add_rejects
+from extractor.store_files import store_files, store_folders
 
 MANIFEST = a_manifest()
 OPTIONS = WriterOptions(tile_bytes=1 << 16, group_bytes=1 << 20, lanes=1)
@@ -104,3 +110,78 @@ def test_no_run_starts_meanwhile(wasteful, monkeypatch):
     assert len(looks) >= 5
     RunLock(path, shared=False).__exit__()
     assert_holds(path, samples)
+
+
+class Killed(BaseException):
+    """Passes every `except` as SIGKILL would."""
+
+
+@pytest.fixture(params=["given up", "wasteful"])
+def doomed(request, tmp_path):
+    """(path, samples, those that are stored) of a store whose last shard compact will remove: a repair gave it up with
+    the sample in it, or half of it is dead."""
+    path = prepare_store(tmp_path / "s", MANIFEST).path
+    samples = {f"s{n}": rows_of(n, 40, MANIFEST) for n in range(4)}
+    write_samples(path, {name: samples[name] for name in ("s0", "s1")})
+    write_samples(path, {name: samples[name] for name in ("s2", "s3")}, run_id="last")
+    if request.param == "given up":
+        with (path / "shard-0001" / "data.mdb").open("r+b") as handle:
+            handle.truncate(100)
+    else:
+        damage(Store.open(path, check=True), "s3")
+    repair(path, check_store(path))
+    return path, samples, set(samples) - ({"s2", "s3"} if request.param == "given up" else {"s3"})
+
+
+def kill_in(monkeypatch, what):
+    """Die before the call; in the middle of it where it deletes. Others than compact may rename and delete."""
+    module, _, name = what.rpartition(".")
+    call = getattr(Path if module else compaction, name) if name != "rmtree" else shutil.rmtree
+
+    def die(*args, **options):
+        if module and ".gone-" not in str(args[-1]):
+            return call(*args, **options)
+        if name == "rmtree":
+            (args[0] / "data.mdb").unlink()
+        raise Killed
+
+    monkeypatch.setattr(what if module else f"extractor.compaction.{what}", die)
+
+
+@pytest.mark.parametrize("what", ["unlist", "pathlib.Path.rename", "sync_folder", "write_rejects", "shutil.rmtree"])
+def test_a_compact_killed_at_any_step_loses_nothing(doomed, monkeypatch, what):
+    path, samples, stored = doomed
+    kill_in(monkeypatch, what)
+    with pytest.raises(Killed):
+        compact(path)
+    monkeypatch.undo()
+    assert_holds(path, {name: samples[name] for name in stored})
+    redone = {name: rows for name, rows in samples.items() if name not in stored}
+    write_samples(path, redone, run_id="redo")
+    for _ in range(2):
+        assert_holds(path, samples)
+        compact(path)
+    assert_holds(path, samples)
+    assert sum(shard.dead_bytes for shard in Store.open(path).shards) == 0
+    assert [name for name in names(path) if not name.startswith("shard-")] == []
+    assert (path / "rejects.jsonl").read_text() == ""
+
+
+def test_a_reject_of_a_seal_does_not_hold_of_a_later_shard(tmp_path):
+    path = prepare_store(tmp_path / "s", MANIFEST).path
+    samples = {f"s{n}": rows_of(n, 40, MANIFEST) for n in range(2)}
+    write_samples(path, {"s0": samples["s0"]})
+    _, offset = Store.open(path).place(0)
+    add_rejects(path, [Reject(shard="shard-0001", seal_offset=offset, reason="of a shard that is gone")])
+    write_samples(path, {"s1": samples["s1"]})
+    assert_holds(path, samples)
+
+
+def test_what_a_killed_compact_left_is_the_stores_own(doomed, monkeypatch):
+    path, _, _ = doomed
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    compact(path)
+    own, foreign = store_files(path)
+    assert Path(".gone-shard-0001/data.mdb") in [file.path for file in own]
+    assert ".gone-shard-0001" in store_folders(path)
+    assert foreign == []

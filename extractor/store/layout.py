@@ -9,6 +9,7 @@ from pathlib import Path
 from extractor.errors import StoreError
 from extractor.store.disk import sync_folder, write_atomically
 from extractor.store.parts import first_shard_number, parts
+from extractor.store.rejects import read_rejects
 
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
@@ -58,8 +59,7 @@ def unlist(store: Path, names: set[str]) -> None:
 
 def publish(store: Path, folder: Path) -> Path:
     """Give the finished new `folder` the next free shard name, durably. Several processes may do so at once."""
-    taken = shards(store)
-    number = max(first_shard_number(store), (shard_number(taken[-1].name) or 0) + 1 if taken else 0)
+    number = _next_number(store)
     while True:
         target = store / shard_name(number)
         try:
@@ -71,6 +71,13 @@ def publish(store: Path, folder: Path) -> Path:
             number += 1
     enlist(store, target.name)
     return target
+
+
+def _next_number(store: Path) -> int:
+    """Above all shards, and above those that are gone and still named by a reject, which would hold of the new one."""
+    names = [folder.name for folder in shards(store)] + [reject.shard for reject in read_rejects(store)]
+    numbers = [number for name in names if (number := shard_number(name)) is not None]
+    return max(first_shard_number(store), max(numbers, default=-1) + 1)
 
 
 def enlist(store: Path, name: str) -> None:
