@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,8 @@ class BufferPool:
     def __init__(self, keep: int = 8) -> None:
         """`keep`: most idle buffers."""
         self._keep = keep
-        self._idle: list[Bytes] = []
+        self._idle: deque[Bytes] = deque(maxlen=keep)
+        self._returned: deque[Bytes] = deque(maxlen=keep)
         self._guard = threading.Lock()
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype, *, pin: bool = False) -> torch.Tensor:
@@ -31,21 +33,22 @@ class BufferPool:
             return torch.empty(shape, dtype=dtype)
         buffer = self._take(size)
         loan = buffer[:size]
-        weakref.finalize(loan, self._give, buffer).atexit = False
+        weakref.finalize(loan, self._returned.append, buffer).atexit = False
         return torch.from_numpy(loan).view(dtype).view(shape)
 
     def _take(self, size: int) -> Bytes:
+        """Buffers come back through `_returned`, without the guard: the garbage collector may run a finalizer right
+        here, in the thread that holds it."""
         with self._guard:
+            while self._returned:
+                self._idle.append(self._returned.popleft())
             fitting = [n for n, buffer in enumerate(self._idle) if size <= buffer.size <= 2 * size]
             if fitting:
-                return self._idle.pop(min(fitting, key=lambda n: self._idle[n].size))
+                best = min(fitting, key=lambda n: self._idle[n].size)
+                buffer = self._idle[best]
+                del self._idle[best]
+                return buffer
         return np.empty(size, np.uint8)
-
-    def _give(self, buffer: Bytes) -> None:
-        with self._guard:
-            self._idle.append(buffer)
-            if len(self._idle) > self._keep:
-                self._idle.pop(0)
 
     def __reduce__(self) -> tuple[type[BufferPool], tuple[int]]:
         return BufferPool, (self._keep,)
