@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from extractor.errors import InputError, UsageError
-from extractor.imports.format import BadRecordError, Foreign, Importer, Source, check_integers
-from extractor.imports.target import DTYPES, ImportOptions, slots_of, target_manifest
+from extractor.imports.checks import Sound, read_sound, require_fit
+from extractor.imports.format import BadRecordError, Importer, Source
+from extractor.imports.target import DTYPES, ImportOptions, target_manifest
 from extractor.manifest import Manifest
 from extractor.ops import gather_rows
 from extractor.output import write_whole
@@ -66,7 +67,7 @@ def import_folder(
     if not Path(folder).is_dir():
         raise InputError(f"{folder} is no folder; pass the one that holds the files of {form}")
     sources = importer.find(Path(folder))
-    first = _first(sources, Path(folder), importer)
+    first = _first(sources, Path(folder), importer, options)
     manifest = target_manifest(importer.name, Path(folder), sources, first, options)
     job = _Job(prepare_store(out, manifest), manifest, options)
     with ShardWriter(out, run_id=f"import-{secrets.token_hex(4)}", writer=0) as writer:
@@ -97,7 +98,7 @@ class _Job:
 
     def take(self, source: Source, writer: ShardWriter) -> None:
         try:
-            sample = _without_padding(source.read(), self._options.pad_token)
+            sample = read_sound(source, self._options.pad_token)
             if sample.sample_id in self._store:
                 self._kept += 1
                 return
@@ -132,30 +133,18 @@ class _Job:
             note=importer.note,
         )
 
-    def _check(self, sample: Foreign) -> None:
-        tokens, width = len(sample.token_ids), self._manifest.hidden_size
-        slots = slots_of(sample)
-        if tokens == 0 or len(sample.loss_mask) != tokens:
-            raise BadRecordError(f"{tokens} tokens and a loss mask of {len(sample.loss_mask)}")
-        check_integers("token id", sample.token_ids, np.iinfo(np.int32).max)
-        check_integers("loss mask", sample.loss_mask, 1)
-        if len(slots) != len(self._manifest.layer_ids):
-            raise BadRecordError(f"{len(slots)} states a token; the first file has {len(self._manifest.layer_ids)}")
-        if sample.layer_ids is not None and sample.layer_ids != self._manifest.layer_ids[: len(sample.layer_ids)]:
-            raise BadRecordError(f"layer ids {list(sample.layer_ids)}; this store's are {self._manifest.layer_ids}")
-        shapes = {tuple(slot.shape) for slot in slots}
-        if shapes != {(tokens, width)}:
-            raise BadRecordError(f"states of shapes {sorted(shapes)}; {(tokens, width)} is expected")
+    def _check(self, sample: Sound) -> None:
+        require_fit(sample, self._manifest)
         if sample.sample_id in self._seen:
             raise BadRecordError(f"sample id {sample.sample_id!r} stands in an earlier file")
 
 
-def _first(sources: list[Source], folder: Path, importer: Importer) -> Foreign:
-    """The first sample that can be read: it decides dtype, width and number of states."""
+def _first(sources: list[Source], folder: Path, importer: Importer, options: ImportOptions) -> Sound:
+    """The first sample that can be stored: it decides dtype, width and number of states."""
     reasons = []
     for source in sources:
         try:
-            return source.read()
+            return read_sound(source, options.pad_token)
         except BadRecordError as error:
             reasons.append(f"{source.name}: {error}")
     if not reasons:
@@ -163,33 +152,18 @@ def _first(sources: list[Source], folder: Path, importer: Importer) -> Foreign:
     raise InputError(f"none of the {len(reasons)} files of {folder} can be read; the first: {reasons[0]}")
 
 
-def _without_padding(sample: Foreign, pad_token: int | None) -> Foreign:
-    if pad_token is None:
-        return sample
-    real = torch.nonzero((sample.token_ids != pad_token) | (sample.loss_mask != 0))
-    end = int(real[-1]) + 1 if len(real) else 0
-    return Foreign(
-        sample_id=sample.sample_id,
-        token_ids=sample.token_ids[:end],
-        loss_mask=sample.loss_mask[:end],
-        aux=[slot[:end] for slot in sample.aux],
-        last=None if sample.last is None else sample.last[:end],
-        layer_ids=sample.layer_ids,
-    )
-
-
-def _store(sample: Foreign, manifest: Manifest, writer: ShardWriter) -> Ints:
+def _store(sample: Sound, manifest: Manifest, writer: ShardWriter) -> Ints:
     """Write and seal one sample; returns its numbers of saturated, inf and NaN values."""
     tokens = len(sample.token_ids)
     rows = torch.arange(tokens, dtype=torch.int32)
     out = torch.empty((tokens, *manifest.row_shape), dtype=DTYPES[manifest.dtype])
     counts = torch.zeros((len(manifest.layer_ids), 4), dtype=torch.int64)
-    gather_rows(slots_of(sample), rows, out, counts)
+    gather_rows(sample.slots, rows, out, counts)
     writer.write_rows(sample.sample_id, 0, out.view(torch.uint16).numpy())
     writer.seal(
         sample.sample_id,
-        token_ids=sample.token_ids.numpy().astype(np.int32),
-        loss_mask=sample.loss_mask.numpy().astype(np.uint8),
+        token_ids=sample.token_ids,
+        loss_mask=sample.loss_mask,
         stats=stats_from_counts(counts.numpy()),
     )
     values: Ints = counts[:, :3].sum(0).numpy()

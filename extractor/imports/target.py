@@ -12,7 +12,8 @@ import torch
 from extractor import __version__
 from extractor.errors import InputError, UsageError
 from extractor.exports.folder import MARKER, read_marker
-from extractor.imports.format import Foreign, Source
+from extractor.imports.checks import Sound
+from extractor.imports.format import Source
 from extractor.layers import CONVENTION, resolve_layers
 from extractor.manifest import Manifest
 from extractor.model_info import ModelInfo
@@ -33,17 +34,12 @@ class ImportOptions:
     pad_token: int | None = None
 
 
-def slots_of(sample: Foreign) -> list[torch.Tensor]:
-    """L tensors [T, H]: the aux states, then the last one where there is one."""
-    return sample.aux if sample.last is None else [*sample.aux, sample.last]
-
-
-def target_manifest(form: str, folder: Path, sources: list[Source], first: Foreign, options: ImportOptions) -> Manifest:
+def target_manifest(form: str, folder: Path, sources: list[Source], first: Sound, options: ImportOptions) -> Manifest:
     """Raises UsageError when --layers or --dtype do not fit the files, InputError when the model does not."""
     info = ModelInfo.from_dir(options.model)
     stated = first.layer_ids or exported_layers(folder, form, info.num_layers)
-    layer_ids = _layer_ids(options.layers, stated, info.num_layers, first.last is not None)
-    slots = slots_of(first)
+    layer_ids = _layer_ids(options.layers, stated, info.num_layers, first.has_last)
+    slots = first.slots
     if len(slots) != len(layer_ids):
         named = f"--layers {options.layers or 'eagle3'} names" if stated is None else "they name"
         raise UsageError(
@@ -110,4 +106,6 @@ def _dtype(found: torch.dtype, wanted: str) -> str:
 
 def _hash(sources: list[Source]) -> str:
     """Of the file names: a folder that has got more files is another set."""
-    return hashlib.sha256("\0".join(source.name for source in sources).encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join(source.name for source in sources).encode(errors="surrogateescape")).hexdigest()[
+        :16
+    ]
