@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import re
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -15,7 +16,8 @@ import pytest
 from store_samples import a_manifest, assert_same_rows, rows_of, write_samples
 
 from extractor.errors import CorruptError, StoreError, UsageError
-from extractor.store import Store, prepare_store
+from extractor.store import MissingSampleError, Store, prepare_store
+from extractor.store.catalog import Catalog
 
 MANIFEST = a_manifest()
 SAMPLES = {f"s{i:02}": rows_of(i, 5 + 23 * i, MANIFEST) for i in range(12)}
@@ -192,3 +194,18 @@ def test_a_million_samples_open_in_little_memory(tmp_path):
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(result.stdout) < 200_000  # KiB, the interpreter included
+
+
+def test_the_ids_alike_are_looked_for_only_when_they_are_shown(path, monkeypatch):
+    searched, nearest = [], Catalog.nearest
+    monkeypatch.setattr(Catalog, "nearest", lambda *args: (searched.append(args[1]), nearest(*args))[1])
+    store = Store.open(path)
+    assert store.get("s99") is None
+    with pytest.raises(MissingSampleError) as caught:
+        store["s99"]
+    assert searched == []
+    message = str(caught.value)
+    assert re.search(r"has no sample 's99' among its 12; list them with .* --list`; nearest: 's09', ", message)
+    assert searched == ["s99"]
+    assert str(pickle.loads(pickle.dumps(caught.value))) == message
+    assert str(MissingSampleError(message)) == message  # as a DataLoader brings it from a worker

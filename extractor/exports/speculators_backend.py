@@ -20,7 +20,7 @@ from hs_connectors import HiddenStatesBackend, HiddenStatesTransfer
 
 from extractor.contract import require_last
 from extractor.errors import StoreError, UsageError
-from extractor.store import MissingSampleError, Store
+from extractor.store import Store
 
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -45,9 +45,8 @@ class StoreTransfer(HiddenStatesTransfer):  # type: ignore[misc]
 
     def get_cached(self, file_idx: int) -> dict[str, torch.Tensor] | None:
         """token_ids int64 [T], hidden_states [T, A + 1, H]; None for a sample that the store does not hold."""
-        try:
-            sample = self._store[self._ids[file_idx]]
-        except MissingSampleError:
+        sample = self._store.get(self._ids[file_idx])
+        if sample is None:
             return None
         ids = self._store.manifest.layer_ids
         states = torch.from_numpy(sample.hidden_states.view(np.uint16)).view(_DTYPES[self._store.manifest.dtype])

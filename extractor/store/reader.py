@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,20 @@ from extractor.store.shard_file import Listing, ShardFile, require_own
 
 
 class MissingSampleError(StoreError, KeyError):
-    """A sample id that the store does not hold."""
+    """A sample id that the store does not hold. The ids alike take a scan of all, which nobody who catches this shall
+    pay for: they are looked for when it is printed."""
+
+    def __init__(self, message: str, nearest: Callable[[], list[str]] | None = None) -> None:
+        super().__init__(message)
+        self._nearest = nearest
 
     def __str__(self) -> str:
-        return str(self.args[0])
+        if self._nearest is None:
+            return str(self.args[0])
+        return f"{self.args[0]}; nearest: {', '.join(map(repr, self._nearest())) or 'none alike'}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MissingSampleError, (str(self),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +85,8 @@ class Store(Mapping[str, StoredSample]):
     @classmethod
     def open(cls, path: Path | str, *, check: bool = False) -> Store:
         """`check` compares every tile read with its checksum. Raises StoreError when `path` is not a store of this
-        format; a shard that can't be opened is warned about and left out (see `problems`)."""
+        format; a shard that can't be read is warned about and left out (see `problems`). Raises OpenFilesError
+        where there are more shards than files that may be open."""
         store = cls.quietly(path, check=check)
         for problem in store.problems.values():
             warnings.warn(f"left out of the store: {problem}", stacklevel=2)
@@ -154,10 +166,11 @@ class Store(Mapping[str, StoredSample]):
     def _row(self, sample_id: str) -> int:
         row = self._catalog.find(sample_id)
         if row is None:
-            near = ", ".join(repr(name) for name in self._catalog.nearest(sample_id)) or "none alike"
+            unread = f" (and {', '.join(self.problems)}, which can't be read)" if self.problems else ""
             raise MissingSampleError(
-                f"{self.path} has no sample {sample_id!r} among its {len(self)}; nearest: {near}; list them with "
-                f"`extractor inspect {self.path} --list`"
+                f"{self.path} has no sample {sample_id!r} among its {len(self)}{unread}; list them with "
+                f"`extractor inspect {self.path} --list`",
+                partial(self._catalog.nearest, sample_id),
             )
         return row
 
