@@ -38,6 +38,10 @@ class DiskFullError(StoreError):
     """No room for what is about to be written. What is sealed is safe."""
 
 
+class OpenFilesError(ExtractorError):
+    """No further file may be opened. No StoreError: it says nothing about the store, which must not look smaller."""
+
+
 class EngineError(ExtractorError):
     """The inference engine can't do what was asked, or failed while doing it."""
 

@@ -14,6 +14,7 @@ from extractor.errors import FingerprintError, InputError, StoreError
 from extractor.manifest import Manifest
 from extractor.packing import Ints
 from extractor.store import Store, StoredSample
+from extractor.store.parts import require_all_here
 
 Stores = Store | Path | str | Sequence[Store | Path | str]
 _SHAPE_FIELDS = ("layer_ids", "num_layers", "hidden_size", "dtype", "model_config_hash")
@@ -24,12 +25,15 @@ class SampleSet:
     a store which has grown since."""
 
     def __init__(self, stores: Stores, only: Iterable[str] | None = None) -> None:
-        """`only`: the ids to keep, in that order. Raises StoreError when nothing is sealed, FingerprintError for stores
-        of other layers, dtype or model, InputError for an id that stands in two stores or in none."""
+        """`only`: the ids to keep, in that order; else all, which must be readable. Raises StoreError when nothing is
+        sealed or, without `only`, a shard can't be read or a part lies elsewhere; FingerprintError for stores of other
+        layers, dtype or model, InputError for an id that stands in two stores or in none."""
         several = [stores] if isinstance(stores, Store | Path | str) else stores
         opened = [store if isinstance(store, Store) else Store.open(store) for store in several]
         if not opened:
             raise StoreError("there is no store to read; pass at least one")
+        if only is None:
+            _require_whole(opened)
         _require_same_rows(opened)
         self.manifest: Manifest = opened[0].manifest  # the others agree in what a row is
         self.paths = [store.path for store in opened]
@@ -80,10 +84,28 @@ class SampleSet:
         if missing:
             raise InputError(
                 f"sample {missing[0]!r} is not sealed in {self._names()} ({len(missing)} such of {len(only)}); "
-                "extract it first, or leave it out of the ids"
+                f"{_lost(self._opened or [])}extract it first, or leave it out of the ids"
             )
         kept = np.array([places[sample_id] for sample_id in only], np.int64)
         self.ids, self.lengths, self._store_of = only, self.lengths[kept], self._store_of[kept]
+
+
+def _lost(stores: Sequence[Store]) -> str:
+    names = [str(store.path / name) for store in stores for name in store.problems]
+    return f"it may be in {', '.join(names)}, which can't be read; " if names else ""
+
+
+def _require_whole(stores: Sequence[Store]) -> None:
+    """Fewer samples than there are, perhaps others on each rank, must not go unnoticed."""
+    for store in stores:
+        if store.problems:
+            name, problem = next(iter(store.problems.items()))
+            raise StoreError(
+                f"{len(store.problems)} shards of {store.path} can't be read: {', '.join(store.problems)} ({name}: "
+                f"{problem}); their samples would be missing; run `extractor verify {store.path} --repair`, or go on "
+                "without them by naming the samples: sample_ids=list(Store.open(...))"
+            )
+        require_all_here(store.path, "reading every sample")
 
 
 def _require_same_rows(stores: Sequence[Store]) -> None:

@@ -22,6 +22,7 @@ from extractor.errors import CorruptError, StoreError
 from extractor.record import ENTRY, FORMAT_VERSION, Seal, decode_index, decode_seal, pages_of
 from extractor.store.layout import DATA_FILE, LOCK_FILE
 from extractor.store.neighbours import Place, buffers, runs
+from extractor.store.opening import open_to_read
 from extractor.store.tree import OVERFLOW, PAGE_HEADER, Tree, unreadable
 
 _ATTEMPTS = 8  # at listing a shard that is being written
@@ -57,7 +58,8 @@ class ShardFile:
             os.close(self._fd)
 
     def listing(self, fingerprint: str) -> Listing:
-        """Raises StoreError when the shard belongs to another store, CorruptError when it can't be opened."""
+        """Raises StoreError when the shard belongs to another store, CorruptError when it can't be read,
+        OpenFilesError when no further file may be opened."""
         damage: CorruptError | None = None
         for attempt in range(_ATTEMPTS):
             time.sleep(0.01 * attempt)
@@ -160,20 +162,8 @@ class ShardFile:
         if self._fd is None:
             with self._guard:
                 if self._fd is None:
-                    self._fd = _open(self.file)
+                    self._fd = open_to_read(self.file)
         return self._fd
-
-
-def _open(file: Path) -> int:
-    try:
-        return os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise StoreError(
-            f"shard {file.parent.name} has lost its {file.name}; restore {file} from a copy, or run `extractor verify "
-            "--repair` to give its samples up"
-        ) from None
-    except OSError as error:
-        raise StoreError(f"{file} can't be opened: {error}; make it readable") from error
 
 
 def _about(raw: bytes, file: Path, fingerprint: str) -> dict[str, Any]:
