@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from extractor.batching import attention_costs
 from extractor.errors import UsageError
 from extractor.loader.batch import Batch, BatchOptions, BatchReader
 from extractor.loader.epoch import WINDOW, EpochPlan, plan_epoch
+from extractor.loader.position import SharedStart
 from extractor.loader.prefetch import BatchLoader
 from extractor.loader.ranks import resolve_ranks
 from extractor.loader.samples import SampleSet, Stores
@@ -36,7 +38,8 @@ class HiddenStateDataset(IterableDataset[Batch]):
 
     Each pass over it is one epoch in an order decided by (seed, epoch), the same on every rank; every rank gets as many
     batches, of like cost. Use `loader()` to prefetch in a thread, or any torch DataLoader with batch_size=None (its
-    workers share the epoch batch by batch: the order does not depend on their number).
+    workers share the epoch batch by batch: the order does not depend on their number; call `set_epoch` before each
+    pass, since what workers have read does not tell this process where the trainer is).
     """
 
     def __init__(
@@ -60,7 +63,9 @@ class HiddenStateDataset(IterableDataset[Batch]):
         self.rank, self.world_size = resolve_ranks(rank, world_size)
         self.epoch = 0
         self._first = 0  # step at which the next pass starts
-        self._done = 0  # batches that this process has handed out since then
+        self._done = 0  # batches that this worker has handed out since then
+        self._shared = SharedStart()
+        self._turn = 0  # of the shared start that this process follows
         self._reader = BatchReader(self.samples, options or BatchOptions())
         self._plan: tuple[int, EpochPlan] | None = None
         self.plan()
@@ -87,8 +92,9 @@ class HiddenStateDataset(IterableDataset[Batch]):
         return self._plan[1]
 
     def set_epoch(self, epoch: int) -> None:
-        """Start the next pass at the beginning of `epoch`. A pass in this process that ends does so by itself."""
-        self.epoch, self._first, self._done = epoch, 0, 0
+        """Start the next pass at the beginning of `epoch`, also in DataLoader's workers, persistent or not. A pass in
+        this process that ends does so by itself."""
+        self._start(epoch, 0, 0)
 
     def __iter__(self) -> Iterator[Batch]:
         """This process's share of the rest of the epoch: in worker w of k every k-th batch from the w-th on."""
@@ -98,11 +104,18 @@ class HiddenStateDataset(IterableDataset[Batch]):
         """As iteration; an executor reads the samples of a batch in parallel."""
         worker = get_worker_info()
         offset, stride = (worker.id, worker.num_workers) if worker else (0, 1)
+        if worker:
+            self._follow(worker.id)
         plan = self.plan()
         while (step := self._first + offset + self._done * stride) < plan.num_steps:
             batch = self._reader.read(plan.batch(step, self.rank), executor)
-            self._done += 1
+            if worker:
+                self._done += 1
+            else:
+                self._first += 1
             yield {**batch, "epoch": self.epoch, "step": step}
+        if worker and worker.id == 0:
+            self._shared.end()
         self.set_epoch(self.epoch + 1)
 
     def loader(self, prefetch: int = 2, threads: int = 1) -> BatchLoader:
@@ -131,7 +144,26 @@ class HiddenStateDataset(IterableDataset[Batch]):
         for name, ours in self._identity().items():
             if state.get(name) != ours:
                 raise UsageError(_refusal(name, state.get(name), ours))
-        self.epoch, self._first, self._done = state["epoch"], state["first"], state["done"]
+        self._start(state["epoch"], state["first"], state["done"])
+
+    def _start(self, epoch: int, first: int, done: int) -> None:
+        self.epoch, self._first, self._done = epoch, first, done
+        if get_worker_info() is None:  # where each batch is one step
+            self._first, self._done = first + done, 0
+            self._turn = self._shared.set(epoch, self._first).turn
+
+    def _follow(self, worker: int) -> None:
+        """In a worker: start where the process that owns the data set last said."""
+        start = self._shared.get()
+        if start.turn != self._turn:
+            self._turn = start.turn
+            self._start(start.epoch, start.first, 0)
+        elif start.ended and start.epoch == self.epoch and worker == 0:
+            warnings.warn(
+                f"epoch {self.epoch} is read once more: DataLoader's workers don't advance it; call "
+                "set_epoch(number) on the data set before each pass",
+                stacklevel=2,
+            )
 
     def _identity(self) -> dict[str, Any]:
         return {
