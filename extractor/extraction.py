@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,7 +50,7 @@ def extract(
         if not todo:
             return nothing_to_do(config.out, len(samples))
         job = make_job(config, info, layer_ids, todo)
-        (store.path / "runs").mkdir(exist_ok=True)
+        _runs_folder(store.path, alone=share[1] == 1)
         engine = engine_class(config.engine)(config, int(samples.lengths.max()))
         try:
             stop.in_order()
@@ -65,6 +66,17 @@ def _remaining(samples: SamplesFile, out: Path, manifest: Manifest) -> set[str]:
     stored = prepare_store(out, manifest)
     require_all_here(out, "continuing the run")
     return {sample_id for sample_id in samples.sample_ids if sample_id not in stored}
+
+
+def _runs_folder(store: Path, *, alone: bool) -> None:
+    """Make it; `alone`, free of what earlier runs left that failed or were killed."""
+    runs = store / "runs"
+    runs.mkdir(exist_ok=True)
+    if alone:
+        for leftover in runs.glob("*.canary"):
+            shutil.rmtree(leftover)
+        for leftover in runs.glob("*.error"):
+            leftover.unlink()
 
 
 def _part(samples: SamplesFile, rank: int, num_ranks: int) -> set[str]:

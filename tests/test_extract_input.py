@@ -272,7 +272,7 @@ def test_a_second_run_at_the_same_time_is_refused(samples, model, tmp_path, caps
     extract(config(model, samples, out, layers="1,2,3", last=False, canary=0))
     code, error = answers[0]
     assert code == 1
-    assert f"is being filled by process {os.getpid()}" in error
+    assert f"is in use by process {os.getpid()}" in error
     assert len(Store.open(out)) == 2
     with RunLock(out, shared=True), RunLock(out, shared=True):
         pass

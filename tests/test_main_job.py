@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 
 import numba  # noqa: F401 - loaded before vLLM, which fails on it unless it is told better
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from jobs import config, store_bits, write_random_samples
 from models import save_tiny_llama
 
+from extractor.config import Config
 from extractor.engines.transformers import ResidualReader
 from extractor.errors import FingerprintError
 from extractor.extraction import extract
@@ -175,6 +177,26 @@ def test_bfloat16_store_keeps_the_engines_bits(model, tmp_path):
             np.ascontiguousarray(stored.hidden_states[:, slot]).view(np.uint16), stream.view(torch.uint16).numpy()
         )
     assert verify_reference(Store.open(options.out), model, 1).ok
+
+
+def test_what_a_failed_run_left_goes_with_the_next(model, samples, tmp_path):
+    options = {
+        "samples": samples,
+        "model": model,
+        "out": tmp_path / "s",
+        "engine": "transformers",
+        "canary": 0,
+        "layers": "1,3",
+    }
+    extract(Config(**options))
+    (shard,) = (tmp_path / "s").glob("shard-*")
+    shutil.rmtree(shard)
+    (tmp_path / "s" / "shards.txt").write_text("")
+    runs = tmp_path / "s" / "runs"
+    (runs / "r.canary" / "runs").mkdir(parents=True)
+    (runs / "r.rank-3.error").write_text("no room")
+    extract(Config(**options))
+    assert {path.suffix for path in runs.iterdir()} == {".json"}
 
 
 def test_options_cover_the_command_line():

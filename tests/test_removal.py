@@ -30,6 +30,7 @@ def store(tmp_path: Path) -> Path:
     (path / "runs").mkdir()
     (path / "runs" / "r.json").write_text("{}")
     (path / "runs" / "r.findings.jsonl").write_text("{}\n")
+    (path / "runs" / "r.rank-0.error").write_text("no room")
     return path
 
 

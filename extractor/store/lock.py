@@ -52,8 +52,8 @@ class RunLock:
             holder = _holder(self._fd)
             os.close(self._fd)
             raise StoreError(
-                f"{store} is being filled by process {holder}; a second run would compute everything again; wait for "
-                "it, or stop it and run the same command again"
+                f"{store} is in use by process {holder}, an extract, a repair or a compact; a second run would compute "
+                "everything again; wait for it, or stop it and run the same command again"
             )
         _run_locks.add(self._fd)
         os.ftruncate(self._fd, 0)
