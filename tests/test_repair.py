@@ -106,7 +106,7 @@ def test_a_shard_that_can_not_be_opened_is_not_given_up(path, monkeypatch):
     def refuse(file):
         raise StoreError(f"{file} can't be opened: permission denied; make it readable")
 
-    monkeypatch.setattr("extractor.store.shard_file._open", refuse)
+    monkeypatch.setattr("extractor.store.shard_file.open_to_read", refuse)
     report = check_store(path)
     with pytest.raises(StoreError, match="shard-0000 is not damaged.*make it readable"):
         repair(path, report)

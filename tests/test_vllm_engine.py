@@ -73,7 +73,7 @@ def test_a_second_engine_in_one_process_has_its_own_layers(tmp_path):
 
 def test_requests_aborted_in_the_middle_leave_nothing_behind(process, llama, tmp_path):
     model, reference = llama
-    lengths = (1, 2, 100, 128, 3, 50) * 20
+    lengths = (1, 2, 100, 128, 3, 50) * 60
     samples = make_samples(tmp_path / "samples.parquet", lengths)
     options = {"samples": samples, "model": model, "out": tmp_path / "store", "layers": "4,1,0", "last": True}
     process.interrupt(token_budget=16, commit_seconds=0.1, **options)
