@@ -30,6 +30,15 @@ def test_during_the_work_the_first_asks_and_the_second_ends(sent, capsys):
             signal.raise_signal(sent)
 
 
+def test_a_handler_that_an_engine_set_while_it_was_loaded_does_not_win():
+    """vLLM's rank ignores Ctrl-C, also where it lives in the driver's own process."""
+    with stop_on_interrupt() as stop:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        stop.in_order()
+        signal.raise_signal(signal.SIGINT)
+        assert stop()
+
+
 class Destructor:
     def __del__(self) -> None:
         signal.raise_signal(signal.SIGINT)
