@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from store_cases import a_store, content
 
 from extractor.cli import main
@@ -39,13 +41,13 @@ def options(model):
     return ImportOptions(model=model, layers=LAYERS)
 
 
-def assert_same(path, store, slots, name_of=lambda number, name: name):
+def assert_same(path, store, slots):
     """The imported store holds the first `slots` slots of `store`, bit for bit."""
     imported = Store.open(path, check=True)
     assert len(imported) == len(store)
-    for number, name in enumerate(store):
+    for name in store:
         token_ids, mask, rows = content(name, LENGTHS[name], store.manifest)
-        sample = imported[name_of(number, name)]
+        sample = imported[name]
         assert sample.token_ids.tolist() == token_ids.tolist()
         assert sample.loss_mask.tolist() == mask.tolist()
         assert np.array_equal(sample.hidden_states.view(np.uint16), rows[:, :slots].view(np.uint16))
@@ -71,7 +73,71 @@ def test_specforge_leaves_the_normed_last_state_out(tmp_path, store, options, mo
     summary = import_folder(tmp_path / "files", "specforge", tmp_path / "back", options)
     assert summary.layer_ids == [2, 3, 5]
     assert "after the final norm" in summary.note
-    assert_same(tmp_path / "back", store, 3, lambda number, name: f"rows_0-2000/data_{number}")
+    assert_same(tmp_path / "back", store, 3)
+
+
+@pytest.mark.parametrize("form", ["speculators", "specforge", "modelopt", "safetensors"])
+def test_samples_keep_their_ids_where_only_the_list_knows_them(tmp_path, store, model, options, form):
+    """Files without an id of their own, as the peers write them, beside the export's samples.jsonl."""
+    files = tmp_path / "files"
+    export_store(store.path, form, files, ExportOptions(dtype="float16", model=model))
+    if form == "speculators":
+        datasets = pytest.importorskip("datasets")
+        rows = datasets.load_from_disk(files).remove_columns("sample_id").map(lambda row: row)
+        rows.save_to_disk(tmp_path / "rows")
+        for file in (tmp_path / "rows").iterdir():
+            shutil.copy(file, files)
+    for file in files.glob("*.pt"):
+        record = torch.load(file, weights_only=True)
+        torch.save({key: value for key, value in record.items() if key != "conversation_id"}, file)
+    for file in files.glob("*.safetensors"):
+        save_file(load_file(file), file, {"layer_ids": "2,3,5,6", "layer_convention": store.manifest.layer_convention})
+    options = ImportOptions(model=model) if form == "safetensors" else options
+    assert import_folder(files, form, tmp_path / "back", options).rejected == 0
+    assert list(Store.open(tmp_path / "back")) == list(store)
+    (files / "samples.jsonl").unlink()
+    import_folder(files, form, tmp_path / "named", options)
+    by_file = {"speculators": "row-1", "specforge": "rows_0-2000/data_1"}.get(form, "b%2F%C3%BC")
+    assert by_file in Store.open(tmp_path / "named")
+
+
+def test_a_list_that_is_damaged_or_of_another_kind(tmp_path, store, options, model):
+    files = tmp_path / "files"
+    export_store(store.path, "specforge", files, ExportOptions(dtype="float16", model=model))
+    lines = (files / "samples.jsonl").read_text().splitlines(keepends=True)
+    (files / "samples.jsonl").write_text(lines[0] + lines[1][:20])
+    with pytest.raises(InputError, match=r"line 2 of .*samples.jsonl is damaged.*run the export again"):
+        import_folder(files, "specforge", tmp_path / "back", options)
+    assert not (tmp_path / "back").exists()
+    (files / "samples.jsonl").write_text('{"text": "another tool\'s samples"}\n')
+    import_folder(files, "specforge", tmp_path / "back", options)
+    assert "rows_0-2000/data_0" in Store.open(tmp_path / "back")
+
+
+def test_room_is_looked_for_before_anything_is_written(tmp_path, model, monkeypatch, capsys):
+    """Of 4 files of 1,000 tokens, 3 used states of 4: a store of 4,000 rows of 96 bytes and not much more."""
+    files = tmp_path / "files"
+    for number in range(4):
+        specforge_file(files / f"{number}.ckpt", [1] * 1000, [1] * 1000, torch.zeros(1000, 3, 16).half(), torch.half)
+    arguments = ["import", str(files), "--from", "specforge", "--model", str(model), "--layers", LAYERS]
+    arguments += ["--out", str(tmp_path / "back")]
+    free = {"bytes": 100}
+    monkeypatch.setattr("extractor.disk.free_bytes", lambda _: free["bytes"])
+    assert main(arguments) == 1
+    said = re.search(r"needs ([\d,]+) bytes .* has 100 bytes free .* make room", capsys.readouterr().err)
+    need = int(said[1].replace(",", ""))
+    assert 4000 * 96 < need < 4000 * 96 * 1.4  # ids and mask are 16 bytes a token, beside 128 of states
+    assert not (tmp_path / "back").exists()
+    (files / "3.ckpt").rename(tmp_path / "later")
+    free["bytes"] = need - 1
+    assert main(arguments) == 0
+    used = sum(file.stat().st_size for file in (tmp_path / "back").glob("shard-*/data.mdb"))
+    assert used <= need
+    free["bytes"] = need // 3  # what is stored already needs no room again
+    assert main(arguments) == 0
+    free["bytes"] = 0
+    assert main([*arguments[:-1], str(tmp_path / "forced"), "--force"]) == 0
+    assert len(Store.open(tmp_path / "forced")) == 3
 
 
 def test_modelopt_files_of_normed_states_lose_the_last_slot(tmp_path, options):
@@ -105,7 +171,7 @@ def test_exports_say_which_layers_they_hold(tmp_path, model, form):
     assert summary.layer_ids == expected
     imported = Store.open(tmp_path / "back")
     rows = content("a", LENGTHS["a"], store.manifest)[2]
-    sample = imported["rows_0-2000/data_0" if form == "specforge" else "a"]
+    sample = imported["a"]
     assert np.array_equal(sample.hidden_states, rows[:, [(4, 1, 5, 6).index(k) for k in expected]])
     with pytest.raises(UsageError, match=r"--layers 2,3,5 names .* the files say that they hold"):
         import_folder(tmp_path / "files", form, tmp_path / "other", ImportOptions(model=model, layers="2,3,5"))
@@ -138,9 +204,9 @@ def test_foreign_plain_files_need_names_for_their_layers(tmp_path, model):
     assert summary.layer_ids == [2, 5]
 
 
-def specforge_file(path, tokens, mask, aux):
+def specforge_file(path, tokens, mask, aux, dtype=torch.float32):
     path.parent.mkdir(exist_ok=True)
-    states = {"hidden_state": torch.zeros(1, len(tokens), 16), "aux_hidden_state": aux.flatten(1)[None]}
+    states = {"hidden_state": torch.zeros(1, len(tokens), 16, dtype=dtype), "aux_hidden_state": aux.flatten(1)[None]}
     torch.save({"input_ids": torch.tensor(tokens), "loss_mask": torch.tensor(mask), **states}, path)
 
 

@@ -33,13 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pad-token", type=at_least(0), metavar="ID", help="cut trailing tokens of this id that are not trained on"
     )
+    parser.add_argument("--force", action="store_true", help="start although the disk looks too small")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON document")
 
 
 def run(args: argparse.Namespace) -> int:
     from extractor.imports import ImportOptions, import_folder
 
-    options = ImportOptions(model=args.model, layers=args.layers, dtype=args.dtype, pad_token=args.pad_token)
+    options = ImportOptions(
+        model=args.model, layers=args.layers, dtype=args.dtype, pad_token=args.pad_token, force=args.force
+    )
     report = _progress if sys.stderr.isatty() else None
     summary = import_folder(args.folder, args.form, args.out, options, report)
     if args.json:

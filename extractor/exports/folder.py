@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from extractor.disk import require_room
-from extractor.errors import StoreError
+from extractor.errors import InputError, StoreError
 from extractor.exports.format import Format, Record
 from extractor.exports.ledger import Ledger
 from extractor.output import write_whole, writing
 from extractor.store import Store
 
-MARKER = "export.json"
+MARKER, LIST = "export.json", "samples.jsonl"
 
 
 def claim(out: Path, about: dict[str, Any], need_bytes: int, force: bool) -> None:
@@ -64,9 +64,35 @@ def write(form: Format, record: Record, out: Path, file: Path, ledger: Ledger) -
 
 
 def list_files(form: Format, store: Store, out: Path) -> None:
-    """samples.jsonl: which file holds which sample."""
+    """`samples.jsonl`: which file holds which sample."""
     lines = (
         json.dumps({"file": str(form.path(number, sample_id)), "sample_id": sample_id, "num_tokens": int(tokens)})
         for number, (sample_id, tokens) in enumerate(zip(store, store.lengths, strict=True))
     )
-    write_whole(out / "samples.jsonl", "".join(line + "\n" for line in lines).encode())
+    write_whole(out / LIST, "".join(line + "\n" for line in lines).encode())
+
+
+def listed_ids(folder: Path) -> dict[Path, str]:
+    """File -> sample id, as the `samples.jsonl` in `folder` lists them; empty where there is none, or one of another
+    kind. Raises InputError for one that is damaged: without it, samples would get other ids."""
+    try:
+        lines = (folder / LIST).read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return {}
+    entries = [_listed(line) for line in lines]
+    ids = dict(entry for entry in entries if entry)
+    if ids and None in entries:
+        raise InputError(
+            f"line {entries.index(None) + 1} of {folder / LIST} is damaged, and the file says which sample is in which "
+            "file; run the export again, or remove it to have samples named after their files"
+        )
+    return ids
+
+
+def _listed(line: str) -> tuple[Path, str] | None:
+    try:
+        entry = json.loads(line)
+        file, sample_id = entry["file"], entry["sample_id"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return (Path(file), sample_id) if isinstance(file, str) and isinstance(sample_id, str) else None

@@ -17,7 +17,8 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 @dataclass(frozen=True, slots=True)
 class Sound:
     """A sample that can be stored as it is. token_ids int32 [T]; loss_mask uint8 [T]; slots L contiguous tensors [T, H]
-    of one dtype, the aux states and then, with has_last, the last one; layer_ids as in Foreign."""
+    of one dtype, the aux states and then, with has_last, the last one; layer_ids as in Foreign; file_bytes_per_token:
+    of all its file's states, those left out as well."""
 
     sample_id: str
     token_ids: np.ndarray
@@ -25,12 +26,16 @@ class Sound:
     slots: list[torch.Tensor]
     has_last: bool
     layer_ids: tuple[int, ...] | None
+    file_bytes_per_token: int
 
 
-def read_sound(source: Source, pad_token: int | None) -> Sound:
-    """Raises BadRecordError for whatever is wrong with the file: the others are still to be read."""
+def read_sound(source: Source, listed_id: str | None, pad_token: int | None) -> Sound:
+    """The sample, under the id that its file states, or else `listed_id`, or else its file's name.
+
+    Raises BadRecordError for whatever is wrong with the file: the others are still to be read.
+    """
     try:
-        return _sound(source.read(), pad_token)
+        return _sound(source.read(), listed_id or source.own_id, pad_token)
     except BadRecordError:
         raise
     except Exception as error:  # noqa: BLE001 - a file from elsewhere can hold anything, and torch raises any kind
@@ -48,8 +53,9 @@ def require_fit(sample: Sound, manifest: Manifest) -> None:
         raise BadRecordError(f"states {width} wide; {manifest.hidden_size} is expected")
 
 
-def _sound(sample: Foreign, pad_token: int | None) -> Sound:
-    _check_id(sample.sample_id)
+def _sound(sample: Foreign, other_id: str, pad_token: int | None) -> Sound:
+    sample_id = other_id if sample.sample_id is None else sample.sample_id
+    _check_id(sample_id)
     _check_integers("token ids", "token id", sample.token_ids, np.iinfo(np.int32).max)
     _check_integers("loss mask", "loss mask", sample.loss_mask, 1)
     if len(sample.token_ids) != len(sample.loss_mask):
@@ -60,12 +66,13 @@ def _sound(sample: Foreign, pad_token: int | None) -> Sound:
     if end == 0:
         raise BadRecordError("0 tokens; at least one is expected")
     return Sound(
-        sample_id=sample.sample_id,
+        sample_id=sample_id,
         token_ids=sample.token_ids[:end].detach().numpy().astype(np.int32),
         loss_mask=sample.loss_mask[:end].detach().numpy().astype(np.uint8),
         slots=[slot[:end].detach().contiguous() for slot in slots],
         has_last=sample.last is not None,
         layer_ids=sample.layer_ids,
+        file_bytes_per_token=(len(slots) + sample.left_out) * slots[0].shape[1] * slots[0].itemsize,
     )
 
 

@@ -15,23 +15,28 @@ class BadRecordError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A sample as another project stored it. token_ids [T] and loss_mask [T] integers; aux A tensors [T, H], in the
-    order of the file; last [T, H] before the final norm, or None where the file has none that can be used; layer_ids
-    of `aux` in this project's count, where the file states them."""
+    """A sample as another project stored it. sample_id: None where the file states none. token_ids [T] and
+    loss_mask [T] integers; aux A tensors [T, H], in the order of the file; last [T, H] before the final norm, or None
+    where the file has none that can be used; left_out: states a token that it holds and nobody can use; layer_ids of
+    `aux` in this project's count, where the file states them."""
 
-    sample_id: str
+    sample_id: str | None
     token_ids: torch.Tensor
     loss_mask: torch.Tensor
     aux: list[torch.Tensor]
     last: torch.Tensor | None
     layer_ids: tuple[int, ...] | None = None
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One sample still on disk. `read` raises BadRecordError."""
+    """One sample still on disk. `name` is what rejects call it, `file` its place in the imported folder, `own_id` its
+    sample id where neither the file nor a list beside it states one. `read` raises BadRecordError."""
 
     name: str
+    file: Path
+    own_id: str
     read: Callable[[], Foreign]
 
 

@@ -13,8 +13,10 @@ import numpy as np
 import torch
 
 from extractor.errors import InputError, UsageError
+from extractor.exports.folder import listed_ids
 from extractor.imports.checks import Sound, read_sound, require_fit
 from extractor.imports.format import BadRecordError, Importer, Source
+from extractor.imports.room import require_import_room
 from extractor.imports.target import DTYPES, ImportOptions, target_manifest
 from extractor.manifest import Manifest
 from extractor.ops import gather_rows
@@ -61,15 +63,18 @@ def import_folder(
     """Store every readable sample of `folder` that the store lacks; `report(done, total)` after each.
 
     A damaged or unlike file is rejected and listed. Raises UsageError for an unknown format, layers or dtype,
-    InputError when nothing can be read, FingerprintError when `out` is a store of something else.
+    InputError when nothing can be read, FingerprintError when `out` is a store of something else, DiskFullError before
+    anything is written when it would not fit.
     """
     importer = find_importer(form)
     if not Path(folder).is_dir():
         raise InputError(f"{folder} is no folder; pass the one that holds the files of {form}")
-    sources = importer.find(Path(folder))
-    first = _first(sources, Path(folder), importer, options)
-    manifest = target_manifest(importer.name, Path(folder), sources, first, options)
-    job = _Job(prepare_store(out, manifest), manifest, options)
+    folder, out = Path(folder), Path(out)
+    sources, listed = importer.find(folder), listed_ids(folder)
+    first = _first(sources, listed, folder, importer, options)
+    manifest = target_manifest(importer.name, folder, sources, first, options)
+    require_import_room(out, manifest, [folder / source.file for source in sources], first, options.force)
+    job = _Job(prepare_store(out, manifest), manifest, listed, options)
     with ShardWriter(out, run_id=f"import-{secrets.token_hex(4)}", writer=0) as writer:
         for number, source in enumerate(sources):
             job.take(source, writer)
@@ -89,8 +94,8 @@ def find_importer(name: str) -> Importer:
 class _Job:
     """Counts and rejects of one import."""
 
-    def __init__(self, store: Store, manifest: Manifest, options: ImportOptions) -> None:
-        self._store, self._manifest, self._options = store, manifest, options
+    def __init__(self, store: Store, manifest: Manifest, listed: dict[Path, str], options: ImportOptions) -> None:
+        self._store, self._manifest, self._listed, self._options = store, manifest, listed, options
         self._seen: set[str] = set()
         self._rejects: list[dict[str, str]] = []
         self._samples = self._tokens = self._kept = 0
@@ -98,7 +103,7 @@ class _Job:
 
     def take(self, source: Source, writer: ShardWriter) -> None:
         try:
-            sample = read_sound(source, self._options.pad_token)
+            sample = read_sound(source, self._listed.get(source.file), self._options.pad_token)
             if sample.sample_id in self._store:
                 self._kept += 1
                 return
@@ -139,12 +144,14 @@ class _Job:
             raise BadRecordError(f"sample id {sample.sample_id!r} stands in an earlier file")
 
 
-def _first(sources: list[Source], folder: Path, importer: Importer, options: ImportOptions) -> Sound:
+def _first(
+    sources: list[Source], listed: dict[Path, str], folder: Path, importer: Importer, options: ImportOptions
+) -> Sound:
     """The first sample that can be stored: it decides dtype, width and number of states."""
     reasons = []
     for source in sources:
         try:
-            return read_sound(source, options.pad_token)
+            return read_sound(source, listed.get(source.file), options.pad_token)
         except BadRecordError as error:
             reasons.append(f"{source.name}: {error}")
     if not reasons:

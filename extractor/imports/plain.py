@@ -10,7 +10,10 @@ from extractor.layers import CONVENTION
 
 
 def _find(folder: Path) -> list[Source]:
-    return [Source(file.name, partial(_read, file)) for file in sorted(folder.glob("*.safetensors"))]
+    return [
+        Source(file.name, Path(file.name), file.stem, partial(_read, file))
+        for file in sorted(folder.glob("*.safetensors"))
+    ]
 
 
 def _read(file: Path) -> Foreign:
@@ -18,7 +21,7 @@ def _read(file: Path) -> Foreign:
     tensors, header = load_safetensors(file, "input_ids", "loss_mask", "hidden_states")
     width_of(tensors["hidden_states"], 3)
     return Foreign(
-        sample_id=header.get("sample_id", file.stem),
+        sample_id=header.get("sample_id"),
         token_ids=tensors["input_ids"],
         loss_mask=tensors["loss_mask"],
         aux=list(tensors["hidden_states"].unbind(1)),

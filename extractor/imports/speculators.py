@@ -14,8 +14,12 @@ from extractor.imports.format import BadRecordError, Foreign, Importer, Source, 
 
 def _find(folder: Path) -> list[Source]:
     rows = _rows(folder)
-    states = folder / "hidden_states"
-    return [Source(f"hs_{row}.safetensors", partial(_read, rows, row, states)) for row in range(len(rows))]
+    return [_source(rows, row, folder) for row in range(len(rows))]
+
+
+def _source(rows: Any, row: int, folder: Path) -> Source:
+    file = Path("hidden_states") / f"hs_{row}.safetensors"
+    return Source(file.name, file, f"row-{row}", partial(_read, rows, row, folder / file))
 
 
 def _rows(folder: Path) -> Any:
@@ -36,16 +40,16 @@ def _rows(folder: Path) -> Any:
     return rows
 
 
-def _read(rows: Any, row: int, states: Path) -> Foreign:
+def _read(rows: Any, row: int, file: Path) -> Foreign:
     """token_ids [T], hidden_states [T, A + 1, H], the last slot before the final norm."""
     about = rows[row]
-    tensors, _ = load_safetensors(states / f"hs_{row}.safetensors", "token_ids", "hidden_states")
+    tensors, _ = load_safetensors(file, "token_ids", "hidden_states")
     if tensors["token_ids"].tolist() != list(about["input_ids"]):
         raise BadRecordError("its token_ids are not those of its row: the data set was made anew after the states")
     width_of(tensors["hidden_states"], 3)
     slots = list(tensors["hidden_states"].unbind(1))
     return Foreign(
-        sample_id=about.get("sample_id") or f"row-{row}",
+        sample_id=about.get("sample_id"),
         token_ids=tensors["token_ids"],
         loss_mask=torch.tensor(about["loss_mask"]),
         aux=slots[:-1],

@@ -26,12 +26,13 @@ class ImportOptions:
     """model: folder of the target, for its identity and size.  layers: ids of the aux states in the files' order, in
     this project's count (see extractor.layers); None: those that the files state, as this project's exports do, else
     eagle3.  dtype: stored; `auto` is the files'.  pad_token: cut trailing tokens
-    of this id under a zero mask, which SpecForge's batches add."""
+    of this id under a zero mask, which SpecForge's batches add.  force: start although the disk looks too small."""
 
     model: Path
     layers: str | None = None
     dtype: str = "auto"
     pad_token: int | None = None
+    force: bool = False
 
 
 def target_manifest(form: str, folder: Path, sources: list[Source], first: Sound, options: ImportOptions) -> Manifest:
