@@ -25,7 +25,7 @@ _TOP = re.compile(rf"({_NAMED})|{re.escape(MANIFEST_REMOVING)}|\.({_NAMED})\.\d+
 _SHARD = re.compile(r"(\.gather-|\.gone-)?shard-\d{4,}|\.new-.+-\d+-\d+")
 _SHARD_FILE = re.compile(rf"{re.escape(DATA_FILE)}|{re.escape(LOCK_FILE)}")
 _RUNS = re.compile(r"runs")
-_RUN_FILE = re.compile(r".+\.(json|jsonl)|.+\.rank-\d+\.error|\.driver-.+")
+_RUN_FILE = re.compile(r".+\.(json|jsonl)(\.\d+)?|.+\.rank-\d+\.error(\.\d+)?|\.driver-.+")
 _FOLDERS = ((_SHARD, _SHARD_FILE), (_RUNS, _RUN_FILE))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from extractor.config import Config
 from extractor.engines.job import Job, Progress
+from extractor.output import write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,7 @@ def write_run_record(config: Config, job: Job, summary: Summary, wanted: int) ->
         "machine": platform.node(),
         "config": config.as_json(),
     }
-    (job.store / "runs" / f"{job.run_id}.json").write_text(json.dumps(record, indent=1) + "\n")
+    write_whole(job.store / "runs" / f"{job.run_id}.json", (json.dumps(record, indent=1) + "\n").encode())
 
 
 def _elements(findings: list[dict[str, Any]], kind: str) -> int:
@@ -123,5 +124,5 @@ def _write_findings(job: Job, findings: list[dict[str, Any]]) -> Path | None:
     if not findings:
         return None
     path = job.store / "runs" / f"{job.run_id}.findings.jsonl"
-    path.write_text("".join(json.dumps(finding) + "\n" for finding in findings))
+    write_whole(path, "".join(json.dumps(finding) + "\n" for finding in findings).encode())
     return path

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from power import Survivors
 
 from extractor import disk
 from extractor.errors import DiskFullError, StoreError
@@ -153,6 +154,9 @@ def test_extract_checks_the_room_before_and_while_it_runs(tmp_path, monkeypatch)
     with pytest.raises(DiskFullError, match=r"needs 10,260 bytes .* has 10 bytes free"):
         extract(config)
     assert not config.out.exists()
+    power = Survivors(monkeypatch)
     with pytest.warns(UserWarning, match=r"still needs 10,260 bytes .* only 10 bytes .* are free now"):
         extract(replace(config, force=True))
     assert list(Store.open(config.out)) == ["a"]
+    assert list((config.out / "runs").glob("*.json"))
+    assert [file for file in power.lost(config.out) if not file.startswith(".writer-")] == []

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 
 import pytest
 from models import save_final_norm
-from store_cases import a_store
+from power import Survivors
+from store_cases import a_store, many
 
 from extractor.cli import main
 from extractor.errors import DiskFullError, StoreError
-from extractor.exports import ExportOptions, export_store
+from extractor.exports import ExportOptions, export_store, ledger
 
 LENGTHS = {"a": 5, "b/ü": 21, "c": 1}
 
@@ -59,6 +61,52 @@ def test_a_marker_that_cannot_be_read(tmp_path, store):
         (tmp_path / "out" / "export.json").write_text(damaged)
         with pytest.raises(StoreError, match="export anew into another folder"):
             export_store(store.path, "modelopt", tmp_path / "out")
+
+
+@pytest.mark.parametrize("to", ["speculators", "specforge", "modelopt", "safetensors"])
+def test_what_is_exported_survives_a_power_cut(tmp_path, store, model, monkeypatch, to):
+    if to == "speculators":
+        pytest.importorskip("datasets")
+    power = Survivors(monkeypatch)
+    export_store(store.path, to, tmp_path / "out", ExportOptions(model=model))
+    assert len(list((tmp_path / "out").rglob("*"))) > 5
+    assert power.lost(tmp_path / "out") == []
+
+
+def test_files_are_listed_once_they_are_durable(tmp_path, monkeypatch):
+    """In groups: an export that dies has listed what survives, and goes on from there."""
+    source = a_store(tmp_path / "store", many(40))
+    monkeypatch.setattr(ledger, "_GROUP_FILES", 8)
+    power = Survivors(monkeypatch)
+    append, lengths = ledger._append, []
+
+    def checked(place, data):
+        listed = [json.loads(line)["file"] for line in data.decode().splitlines() if line]
+        assert not set(listed) & set(power.lost(tmp_path / "out"))
+        lengths.append(len(listed))
+        if len(lengths) >= 4:
+            raise OSError(5, "Input/output error")
+        append(place, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "_append", checked)
+        with pytest.raises(StoreError, match="checksums.jsonl can't be written"):
+            export_store(source.path, "modelopt", tmp_path / "out")
+    assert lengths[:4] == [8, 8, 8, 8]
+    summary = export_store(source.path, "modelopt", tmp_path / "out")
+    assert (summary.kept, summary.written) == (24, 16)
+
+
+def test_files_that_cannot_be_made_durable_are_not_listed(tmp_path, store, monkeypatch):
+    def fail(_):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "make_durable", fail)
+        with pytest.raises(StoreError, match="out can't be written .Input/output error."):
+            export_store(store.path, "modelopt", tmp_path / "out")
+    assert not (tmp_path / "out" / "samples.jsonl").exists()
+    assert export_store(store.path, "modelopt", tmp_path / "out").written == 3
 
 
 def limited(arguments, size_bytes):

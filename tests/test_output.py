@@ -7,9 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
+from power import Survivors
 
 from extractor.errors import DiskFullError, StoreError
-from extractor.output import replace_all, write_error, write_whole
+from extractor.output import make_durable, replace_all, write_early, write_error, write_whole
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -78,6 +79,22 @@ def test_a_file_that_fails_half_way_leaves_the_old_one(tmp_path: Path, monkeypat
     with pytest.raises(DiskFullError, match=f"no room to write {tmp_path / 'f'}"):
         write_whole(tmp_path / "f", b"new")
     assert contents(tmp_path) == {"f": "old"}
+
+
+def test_what_was_written_survives_a_power_cut(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch, out = folders
+    power = Survivors(monkeypatch)
+    assert power.lost(out) == ["a", "x"]
+    write_whole(out / "new" / "deep" / "f", b"1")
+    replace_all(scratch, out, ("a", "b", "c"))
+    assert power.lost(out) == ["x"], "the others are durable, with the folders that they needed"
+    write_early(out / "many" / "f", b"1")
+    write_whole(out / "x", b"2")
+    assert power.lost(out) == ["many/f"]
+    make_durable([out / "many" / "f"])
+    assert power.lost(out) == []
+    (out / "x").write_bytes(b"3")
+    assert power.lost(out) == ["x"], "a later change is not durable with the earlier one"
 
 
 @pytest.mark.parametrize(

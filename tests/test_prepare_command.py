@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from power import Survivors
 from prepare_cases import chat, write_jsonl
 from rich.console import Console
 
@@ -37,6 +38,20 @@ def test_done(tmp_path: Path, data: Path, tiny_tokenizer_dir: Path, capsys: pyte
     assert lines[1] == ["data", "3", "2", "1", "0", "0", "2", "55", "9"]
     assert lines[2] == ["total", *lines[1][1:]]
     assert (tmp_path / "out" / "rejects.jsonl").read_text() == ""
+
+
+def test_what_is_prepared_survives_a_power_cut(
+    tmp_path: Path, data: Path, tiny_tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (data.parent / "bad.jsonl").write_text('{"seq_len": 9}\n')
+    power = Survivors(monkeypatch)
+    for files, code, names in (
+        ([data.parent / "bad.jsonl"], 1, {"failed-rejects.jsonl"}),
+        ([data, data.parent / "bad.jsonl"], 3, {"samples.parquet", "report.json", "rejects.jsonl"}),
+    ):
+        assert command(*files, "--tokenizer", tiny_tokenizer_dir, "--out", tmp_path / "new" / "out") == code
+        assert {file.name for file in (tmp_path / "new" / "out").iterdir()} == names
+        assert power.lost(tmp_path / "new") == []
 
 
 def test_rejects_give_exit_code_3_and_json(

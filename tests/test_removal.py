@@ -42,6 +42,8 @@ def test_every_file_that_a_writer_makes_is_known_as_the_stores(store):
     """If the store learns to write a new kind of file, this fails and removal must learn it."""
     add_rejects(store, [Reject(shard="shard-0000", reason="test")])
     (store / f".manifest.json.{os.getpid()}").write_text("cut off by a crash")
+    for name in (".r.json.12", ".r.findings.jsonl.12", ".r.rank-0.error.12"):
+        (store / "runs" / name).write_text("cut off by a crash")
     (store / REJECTS).write_text("")
     with ShardWriter(store, run_id="r2", writer=0, options=OPTIONS):
         own, foreign = store_files(store)

@@ -68,11 +68,12 @@ def _measure(args: argparse.Namespace) -> int:
 def _write(results: Results, folder: Path) -> None:
     from extractor.benchmarks import chart
     from extractor.benchmarks.markdown import to_markdown
+    from extractor.output import write_whole
 
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / results.name
-    stem.with_name(f"{stem.name}.json").write_text(results.to_json())
-    stem.with_name(f"{stem.name}.md").write_text(to_markdown(results))
+    write_whole(stem.with_name(f"{stem.name}.json"), results.to_json().encode())
+    write_whole(stem.with_name(f"{stem.name}.md"), to_markdown(results).encode())
     drawn = [question for question in results.questions if question.tables]
     if chart.can_draw():
         for question in drawn:

@@ -10,7 +10,7 @@ from extractor.disk import require_room
 from extractor.errors import InputError, StoreError
 from extractor.exports.format import Format, Record
 from extractor.exports.ledger import Ledger
-from extractor.output import write_whole, writing
+from extractor.output import write_early, write_whole, writing
 from extractor.store import Store
 
 MARKER, LIST = "export.json", "samples.jsonl"
@@ -56,9 +56,9 @@ def _require_same(found: dict[str, Any], about: dict[str, Any], out: Path) -> No
 
 
 def write(form: Format, record: Record, out: Path, file: Path, ledger: Ledger) -> int:
-    """Bytes of the new file `out / file`, which appears whole. Raises StoreError."""
+    """Bytes of the new file `out / file`: it appears whole, and lasts when the ledger lists it. Raises StoreError."""
     data = form.pack(form.content(record))
-    write_whole(out / file, data)
+    write_early(out / file, data)
     ledger.add(file, data)
     return len(data)
 

@@ -81,14 +81,14 @@ def export_store(
     about = _about(form, samples, _name(dtype))
     values = 0 if options.index_only else int(samples.lengths.sum()) * int(np.prod(store.manifest.row_shape))
     folder.claim(out, about, values * dtype.itemsize, options.force)
-    ledger = Ledger(out)
     sizes = []
-    for number, sample_id in enumerate(store):
-        file = form.path(number, sample_id)
-        if not options.index_only and not ledger.has_whole(file):
-            sizes.append(folder.write(form, convert.record(store[sample_id]), out, file, ledger))
-        if report:
-            report(number + 1, len(store))
+    with Ledger(out) as ledger:
+        for number, sample_id in enumerate(store):
+            file = form.path(number, sample_id)
+            if not options.index_only and not ledger.has_whole(file):
+                sizes.append(folder.write(form, convert.record(store[sample_id]), out, file, ledger))
+            if report:
+                report(number + 1, len(store))
     folder.list_files(form, store, out)
     form.finish(store, out)
     return ExportSummary(

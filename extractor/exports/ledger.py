@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import xxhash
 
-from extractor.output import writing
+from extractor.errors import StoreError
+from extractor.output import make_durable, sync_folder, writing
 from extractor.store.part_files import file_checksum
 
 NAME = "checksums.jsonl"
 
+# Files are made durable and listed together, once they are this many or hold this much, while the next are converted.
+# An export that is killed writes at most two such groups again.
+_GROUP_FILES = 256
+_GROUP_BYTES = 64 << 20
+
 
 class Ledger:
-    """`checksums.jsonl` of an export's folder: file, bytes, modification time in ns, xxh3. Appended to as files appear,
-    so that an export which is cut off knows what it has; a later line for a file holds instead of an earlier one."""
+    """`checksums.jsonl` of an export's folder: file, bytes, modification time in ns, xxh3. Appended to as files become
+    durable, so that an export which is cut off knows what it has; a later line for a file holds instead of an earlier
+    one. Leaving it as a context lists what was added last."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
         self._entries = dict(_read(out / NAME))
+        self._added: dict[str, dict[str, Any]] = {}
+        self._waiting: dict[str, dict[str, Any]] = {}
+        self._syncer = ThreadPoolExecutor(1, "export-sync")
+        self._sync: Future[None] | None = None
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The error under way matters more than one about files that the next run would only write again."""
+        with self._syncer, contextlib.suppress(StoreError) if kind else contextlib.nullcontext():
+            self._start()
+            self._finish()
 
     def has_whole(self, file: Path) -> bool:
         """Whether `file`, relative to the folder, is as it was written. Bytes are read where the time differs only."""
@@ -37,17 +62,40 @@ class Ledger:
 
     def add(self, file: Path, data: bytes) -> None:
         """`data` is what was just written to `file`, relative to the folder. Raises StoreError."""
-        place = self._out / NAME
-        with writing(place):
+        with writing(self._out / file):
             modified = (self._out / file).stat().st_mtime_ns
-            entry = {"bytes": len(data), "modified_ns": modified, "xxh3": xxhash.xxh3_128_hexdigest(data)}
-            # One write of a line of its own, after a break that a cut line before it may lack.
-            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-            try:
-                os.write(descriptor, f"\n{json.dumps({'file': str(file), **entry})}\n".encode())
-            finally:
-                os.close(descriptor)
-        self._entries[str(file)] = entry
+        self._added[str(file)] = {"bytes": len(data), "modified_ns": modified, "xxh3": xxhash.xxh3_128_hexdigest(data)}
+        held = sum(entry["bytes"] for entry in self._added.values())
+        if len(self._added) >= _GROUP_FILES or held >= _GROUP_BYTES:
+            self._start()
+
+    def _start(self) -> None:
+        """Have the added files made durable in the background, once those before them are."""
+        self._finish()
+        self._waiting, self._added = self._added, {}
+        self._sync = self._syncer.submit(make_durable, [self._out / file for file in self._waiting])
+
+    def _finish(self) -> None:
+        """List the files that were given to the background, once they are durable. Raises StoreError."""
+        if self._sync is None:
+            return
+        sync, self._sync = self._sync, None
+        with writing(self._out):
+            sync.result()
+        lines = "".join(json.dumps({"file": file, **entry}) + "\n" for file, entry in self._waiting.items())
+        if lines:
+            with writing(self._out / NAME):
+                # After a break that a cut line before it may lack.
+                _append(self._out / NAME, f"\n{lines}".encode())
+        self._entries |= self._waiting
+
+
+def _append(place: Path, data: bytes) -> None:
+    with place.open("ab", buffering=0) as handle:
+        while data:
+            data = data[handle.write(data) or 0 :]
+        os.fsync(handle.fileno())
+    sync_folder(place.parent)
 
 
 def _read(place: Path) -> list[tuple[str, dict[str, Any]]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from extractor.errors import DiskFullError, ExtractorError, InputError
-from extractor.output import replace_all, write_error
+from extractor.output import make_folder, replace_all, write_error
 from extractor.prepare.containers import RecordFile
 from extractor.prepare.jsontext import Raw
 from extractor.prepare.merge import Merger
@@ -64,7 +64,7 @@ def _file_error(error: OSError, out: Path) -> ExtractorError:
 def _prepare(options: PrepareOptions) -> dict[str, Any]:
     sources = find_sources(options.data)
     tokenizer = load_tokenizer(options.tokenizer, options.chat_template, options.trust_remote_code)
-    options.out.mkdir(parents=True, exist_ok=True)
+    make_folder(options.out)
     with tempfile.TemporaryDirectory(prefix=".prepare-", dir=options.out) as name:
         scratch = Path(name)
         with (scratch / REJECTS).open("w", encoding="utf-8") as rejects:
@@ -74,7 +74,8 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
         summary = report.summary(_settings(options, sources))
         write_json(scratch / REPORT, summary)
         if not written:
-            os.replace(scratch / REJECTS, options.out / FAILED_REJECTS)
+            os.replace(scratch / REJECTS, scratch / FAILED_REJECTS)
+            replace_all(scratch, options.out, (FAILED_REJECTS,))
             raise InputError(_nothing_left(summary, options.out))
         replace_all(scratch, options.out, (SAMPLES, REJECTS, REPORT))
     (options.out / FAILED_REJECTS).unlink(missing_ok=True)

@@ -12,6 +12,7 @@ import lmdb
 
 from extractor.disk import free_bytes
 from extractor.errors import DiskFullError, StoreError
+from extractor.output import sync_folder
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "fuse.sshfs")
@@ -53,15 +54,6 @@ def _free_bytes(path: Path) -> int:
         return free_bytes(path)
     except StoreError:
         return 0
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def write_atomically(file: Path, text: str) -> None:
