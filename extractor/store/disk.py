@@ -12,7 +12,7 @@ import lmdb
 
 from extractor.disk import free_bytes
 from extractor.errors import DiskFullError, StoreError
-from extractor.output import sync_folder
+from extractor.output import sync_folder as sync_folder  # with the other things that a store asks of the file system
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "fuse.sshfs")
