@@ -5,9 +5,11 @@
 A round writes 768 MB (of 64 MB samples: three for each of four lanes) and ends when they are durable: `flush` of a
 store whose writer is open (its shards exist and its memory was touched, as in a run after its first second), or the
 last fsync of files one a sample, which are synced every 64 MB. The baseline is one sequential write of the same bytes
-to a new file with one fsync. On tmpfs there is memcpy into fresh memory too, which a write there is at least. Samples
-are [T, 3, 7168] fp16 states with bf16 precision. vLLM's hidden-states connector writes one safetensors file a sample;
-it needs a GPU, so that its write path is what can be timed here.
+to a new file with one fsync. On tmpfs there is memcpy too: into a new file's map, and into fresh memory, for which
+NumPy asks the kernel for huge pages. A tmpfs has these where it was mounted with `huge=within_size`;
+EXTRACTOR_BENCH_MEMORY may name such a folder. Samples are [T, 3, 7168] fp16 states with bf16 precision. vLLM's
+hidden-states connector writes one safetensors file a sample; it needs a GPU, so that its write path is what can be
+timed here.
 """
 
 from __future__ import annotations
@@ -106,11 +108,21 @@ def raw(folder: Path, sample: np.ndarray, count: int) -> Variant:
 
 def memcpy(sample: np.ndarray, count: int) -> Variant:
     def run() -> None:
-        target = np.empty((count, *sample.shape), sample.dtype)
-        for number in range(count):
-            np.copyto(target[number], sample)
+        _copy(sample, np.empty((count, *sample.shape), sample.dtype))
 
     return Variant(run, "into memory that was never touched; no files")
+
+
+def memcpy_to_file(folder: Path, sample: np.ndarray, count: int) -> Variant:
+    def run() -> None:
+        _copy(sample, np.memmap(folder / "map", sample.dtype, "w+", shape=(count, *sample.shape)))
+
+    return Variant(run, "no room reserved, no structure", lambda: emptied(folder))
+
+
+def _copy(sample: np.ndarray, target: np.ndarray) -> None:
+    for number in range(len(target)):
+        np.copyto(target[number], sample)
 
 
 @pytest.mark.parametrize("megabytes", size([4, 64], toy=[1]))
@@ -129,6 +141,7 @@ def test_write(benchmark, place, megabytes):
         "np.save": files(folder / "numpy", *work, numpy_save),
     }
     if kind == "tmpfs":
-        variants["memcpy"] = memcpy(*work)
+        variants["memcpy into a file's map"] = memcpy_to_file(folder / "map", *work)
+        variants["memcpy into memory"] = memcpy(*work)
     title = f"store write on {kind}: {count} samples of {megabytes} MB"
     compare(benchmark, title, variants, rounds=ROUNDS, work=count * sample.nbytes / 1e9, rate_unit="GB/s")
