@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import xxhash
@@ -140,13 +141,12 @@ def index_entry(seal: Seal, seal_offset: int, seal_bytes: int, page_bytes: int) 
     return entry
 
 
-def encode_index(entries: np.ndarray, ids: Sequence[str]) -> bytes:
-    """ENTRY [N] and the N sample ids -> one index block."""
-    names = "".join(ids).encode()
+def encode_index(entries: np.ndarray, ids: bytes) -> bytes:
+    """ENTRY [N] and the N sample ids' UTF-8 bytes end to end -> one index block."""
     header = np.zeros((), _INDEX_HEADER)
     header["magic"], header["version"] = _INDEX_MAGIC, FORMAT_VERSION
-    header["count"], header["id_bytes"] = len(entries), len(names)
-    return _closed(header.tobytes() + entries.tobytes() + names)
+    header["count"], header["id_bytes"] = len(entries), len(ids)
+    return _closed(header.tobytes() + entries.tobytes() + ids)
 
 
 def decode_index(data: bytes | memoryview, where: str) -> tuple[np.ndarray, bytes]:
@@ -159,6 +159,14 @@ def decode_index(data: bytes | memoryview, where: str) -> tuple[np.ndarray, byte
             f"the index block in {where} holds ids of other lengths than it lists; run `extractor verify`"
         )
     return arrays["entries"], arrays["ids"].tobytes()
+
+
+def index_entries(blocks: Sequence[bytes], file: Path) -> tuple[np.ndarray, bytes]:
+    """The index blocks of `file`, in order, as one: (ENTRY [N], the ids' UTF-8 bytes end to end)."""
+    decoded = [decode_index(block, f"the index in {file}") for block in blocks]
+    return np.concatenate([np.empty(0, ENTRY), *(entries for entries, _ in decoded)]), b"".join(
+        ids for _, ids in decoded
+    )
 
 
 def _closed(body: bytes) -> bytes:

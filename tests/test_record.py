@@ -111,7 +111,7 @@ def test_index_blocks(rows, data):
     entries = np.zeros(len(rows), ENTRY)
     for entry, (name, tokens) in zip(entries, rows, strict=True):
         entry["id_bytes"], entry["num_tokens"] = len(name.encode()), tokens
-    raw = encode_index(entries, ids)
+    raw = encode_index(entries, "".join(ids).encode())
     got, names = decode_index(raw, "x")
     np.testing.assert_array_equal(got, entries)
     assert names.decode() == "".join(ids)

@@ -182,7 +182,7 @@ def test_a_million_samples_open_in_little_memory(tmp_path):
         entries = np.zeros(len(ids), ENTRY)
         entries["hash"] = [checksum(name.encode()) for name in ids]
         entries["id_bytes"], entries["num_tokens"], entries["seal_offset"] = len(ids[0]), 100, np.arange(len(ids))
-        shard._put(b"index", encode_index(entries, ids))
+        shard._put(b"index", encode_index(entries, "".join(ids).encode()))
         shard.commit()
         shard.close()
     code = (

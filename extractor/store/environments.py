@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
 import lmdb
+import numpy as np
+
+from extractor.errors import StoreError
 
 # LMDB 0.9's file format, which every LMDB tool reads; the 1.0 engine was not faster.
 _FORMAT = 0
-TABLES = (b"shard", b"tiles", b"seals", b"index")
+_BIG_DATA = 0x01  # the flag of a node whose value has pages of its own
+TABLES = (b"shard", b"tiles", b"seals", b"index", b"summary")
 
 
 def open_environment(path: Path, map_bytes: int) -> Any:
@@ -23,3 +28,13 @@ def open_environment(path: Path, map_bytes: int) -> Any:
         meminit=False,
         lib_version=_FORMAT,
     )
+
+
+def page_of_value(cursor: Any) -> int:
+    """Page number of the value under the cursor: in LMDB's leaf node it follows the key. py-lmdb's own access to the
+    value would touch each of its pages."""
+    key = np.frombuffer(cursor.key(), np.uint8)
+    address = key.ctypes.data
+    if not ctypes.c_uint16.from_address(address - 4).value & _BIG_DATA:
+        raise StoreError("LMDB kept a value inside a leaf page; use the lmdb package >= 3.0")
+    return ctypes.c_uint64.from_address(address + key.size).value

@@ -8,43 +8,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import numpy as np
-
-from extractor.record import TILE, Seal, checksum
+from extractor.record import Seal, checksum
+from extractor.store.lane_sample import LaneSample, Payload, StoredRows
 from extractor.store.shard import Shard
-
-Payload = np.ndarray | bytes
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredRows:
-    """A tile on its way: `count` rows from `position` on; `payload` are their stored bytes, or will be; `release` is
-    called once these are no longer needed."""
-
-    position: int
-    count: int
-    raw_bytes: int
-    payload: Payload | Future[Payload]
-    release: Callable[[], None]
-
-
-@dataclass(slots=True, eq=False)
-class LaneSample:
-    """A sample's tiles in this lane's shard, as TILE records, in the order of writing."""
-
-    sample_id: str
-    tiles: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
-
-    def table(self) -> np.ndarray:
-        """TILE [n], by position."""
-        tiles = np.array(self.tiles, TILE)
-        return tiles[np.argsort(tiles["position"], kind="stable")]
-
-    @property
-    def stored_bytes(self) -> int:
-        return sum(tile[2] for tile in self.tiles)
 
 
 @dataclass(slots=True)
@@ -110,7 +78,7 @@ class Lane:
 
     def close(self) -> None:
         """Finish what was handed in, end the thread, close the shard."""
-        self._hand_in(self._commit_durably)
+        self._hand_in(self._finish)
         self._hand_in(None)
         self._thread.join()
         try:
@@ -198,3 +166,8 @@ class Lane:
         self._commit()
         self.shard.sync()
         self.times.durable = self.times.sealed
+
+    def _finish(self) -> None:
+        self._commit_durably()
+        if self.failure is None:
+            self.shard.summarise()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from extractor.store.lane import Lane, LaneSample
+from extractor.store.lane import Lane
+from extractor.store.lane_sample import LaneSample
 from extractor.store.tiles import OpenTile
 
 

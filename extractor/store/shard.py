@@ -3,7 +3,6 @@ offset of a value in the data file, where readers fetch it without LMDB."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
@@ -13,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from extractor.errors import StoreError
+from extractor.errors import DiskFullError, StoreError
 from extractor.manifest import Manifest
-from extractor.record import FORMAT_VERSION, Seal, encode_index, encode_seal, index_entry, pages_of
+from extractor.record import FORMAT_VERSION, Seal, encode_index, encode_seal, index_entries, index_entry, pages_of
 from extractor.store import disk
-from extractor.store.environments import TABLES, open_environment
+from extractor.store.environments import TABLES, open_environment, page_of_value
 from extractor.store.layout import DATA_FILE, LOCK_FILE, publish
-from extractor.store.tree import OVERFLOW, PAGE_HEADER
+from extractor.store.tree import OVERFLOW, PAGE_HEADER, Tree
 
 KEY = struct.Struct(">Q")
-_BIG_DATA = 0x01
 _NEW_BYTES = 1 << 18  # an empty shard's, and the tree pages that a group copies
+_FEW_BLOCKS = 8  # are read as quickly as they are
 _TREE_SHARE = 32  # a group's new tree pages are less than 1/32 of it: every value has a page of at least 4 KiB
 
 
@@ -102,6 +101,18 @@ class Shard:
         with disk.writing(self._file, 0):
             self._env.sync(True)
 
+    def summarise(self) -> None:
+        """Repeat the whole index in one block, so that opening the shard takes a read and not one for each group. The
+        last thing to be written; where there is no room for it, the shard is as whole without."""
+        tree = Tree(self._fd, self._file)
+        if tree.table(b"index").entries < _FEW_BLOCKS:
+            return
+        try:
+            self._put(b"summary", encode_index(*index_entries(tree.values(b"index"), self._file)))
+            self.commit()
+        except DiskFullError:
+            self._forget_group()
+
     def close(self) -> None:
         """Drop an open group, end the file where its data ends, and release the environment."""
         self._forget_group()
@@ -126,7 +137,8 @@ class Shard:
             index_entry(seal, int(offset), len(value), self._page)
             for (seal, value), offset in zip(self._seals, offsets, strict=True)
         ]
-        self._put(b"index", encode_index(np.array(entries), [seal.sample_id for seal, _ in self._seals]))
+        ids = "".join(seal.sample_id for seal, _ in self._seals).encode()
+        self._put(b"index", encode_index(np.array(entries), ids))
 
     def _put(self, table: bytes, value: np.ndarray | bytes) -> tuple[int, int]:
         if len(value) < self._page // 2:  # so that every value has pages of its own, which never move
@@ -138,7 +150,7 @@ class Shard:
         with self._txn.cursor(self._tables[table]) as cursor:
             if not cursor.put(KEY.pack(key), value, append=True):
                 raise StoreError(f"{self._file} already holds key {key} in {table!r}: it has a second writer; stop it")
-            page = _page_of_value(cursor)
+            page = page_of_value(cursor)
         self._next[table] += 1
         self._places.append((page, len(value)))
         self.group_bytes += int(pages_of(len(value), self._page)) * self._page
@@ -180,12 +192,3 @@ def _fill_new(path: Path, about: str) -> None:
     finally:
         env.close()
     disk.sync_folder(path)
-
-
-def _page_of_value(cursor: Any) -> int:
-    """Page number of the value under the cursor: in LMDB's leaf node it follows the key. py-lmdb's own access to the
-    value would touch each of its pages."""
-    address = np.frombuffer(cursor.key(), np.uint8).ctypes.data
-    if not ctypes.c_uint16.from_address(address - 4).value & _BIG_DATA:
-        raise StoreError("LMDB kept a value inside a leaf page; use the lmdb package >= 3.0")
-    return ctypes.c_uint64.from_address(address + KEY.size).value

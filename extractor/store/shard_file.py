@@ -7,6 +7,7 @@ faulting a map in.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from extractor.errors import CorruptError, StoreError
-from extractor.record import ENTRY, FORMAT_VERSION, Seal, decode_index, decode_seal, pages_of
+from extractor.record import FORMAT_VERSION, Seal, decode_seal, index_entries, pages_of
 from extractor.store.layout import DATA_FILE, LOCK_FILE
 from extractor.store.neighbours import Place, buffers, runs
 from extractor.store.opening import open_to_read
@@ -79,16 +80,23 @@ class ShardFile:
 
     def _listing(self, tree: Tree, fingerprint: str) -> Listing:
         about = _about(b"".join(tree.values(b"shard")), self.file, fingerprint)
-        blocks = [decode_index(value, f"the index in {self.file}") for value in tree.values(b"index")]
+        entries, ids = self._index(tree)
         self.page_bytes = tree.page_bytes
         return Listing(
             about=about,
-            entries=np.concatenate([np.empty(0, ENTRY), *(block[0] for block in blocks)]),
-            ids=b"".join(block[1] for block in blocks),
+            entries=entries,
+            ids=ids,
             page_bytes=tree.page_bytes,
             data_bytes=tree.data_bytes,
             tile_pages=tree.table(b"tiles").value_pages,
         )
+
+    def _index(self, tree: Tree) -> tuple[np.ndarray, bytes]:
+        """From the summary of a shard that was closed, where it is whole; else from the blocks that it repeats."""
+        if tree.has(b"summary"):
+            with contextlib.suppress(CorruptError):
+                return index_entries(tree.values(b"summary"), self.file)
+        return index_entries(tree.values(b"index"), self.file)
 
     def seal(self, offset: int, size: int) -> Seal:
         """The seal at `offset`. Raises CorruptError when it is not whole."""

@@ -9,7 +9,8 @@ from functools import partial
 import numpy as np
 
 from extractor.store.codec import codec
-from extractor.store.lane import Lane, LaneSample, StoredRows
+from extractor.store.lane import Lane
+from extractor.store.lane_sample import LaneSample, StoredRows
 from extractor.store.open_sample import OpenSample
 from extractor.store.sample import StoredSample
 from extractor.store.tiles import BufferPool, Loans, OpenTile

@@ -73,6 +73,10 @@ class Tree:
         newest = max(int(self._root(n, self.page_bytes)[7]) for n in (0, 1))
         return newest <= self._transaction + 1
 
+    def has(self, name: bytes) -> bool:
+        """Whether there is a named table with entries."""
+        return name in self._tables and self._tables[name].entries > 0
+
     def table(self, name: bytes) -> Table:
         if name not in self._tables:
             raise self._damaged(f"no table {name.decode()!r}")

@@ -12,7 +12,8 @@ from extractor.manifest import Manifest
 from extractor.record import TILE, Seal
 from extractor.store.checks import check_coverage, check_seal, row_bytes, rows_per_tile
 from extractor.store.heap import keep_large_blocks
-from extractor.store.lane import Lane, LaneSample
+from extractor.store.lane import Lane
+from extractor.store.lane_sample import LaneSample
 from extractor.store.lane_set import LaneSet
 from extractor.store.lock import WriterLock
 from extractor.store.open_sample import OpenSample

@@ -30,7 +30,7 @@ def seal():
 def index():
     data = encode_seal(seal())
     entry = index_entry(seal(), 24592, len(data), 4096)
-    return encode_index(np.array([entry, entry]), ["A2-17/é", "A2-17/é"])
+    return encode_index(np.array([entry, entry]), "A2-17/éA2-17/é".encode())
 
 
 def store_samples(manifest):
