@@ -5,12 +5,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-
-from lmdb import verify as lmdb_verify
 
 from extractor.completeness import Completeness, completeness
 from extractor.errors import ExtractorError, UsageError
@@ -18,6 +16,8 @@ from extractor.store import Store
 from extractor.store.lock import live_writers
 from extractor.store.sample import StoredSample
 from extractor.store.sample_check import check_sample
+from extractor.store.shard_file import ShardFile
+from extractor.store.structure import walking
 from extractor.store.totals import ValueTotals
 
 QUICK_SAMPLES = 64  # whose tiles are read by a quick check
@@ -58,8 +58,9 @@ def check_store(
 ) -> IntegrityReport:
     """Check every shard and sample of the store at `path`; `quick` reads the tiles of QUICK_SAMPLES samples only.
 
-    `progress(done, total)` is told stored bytes. Raises StoreError when `path` is no store at all; everything else that
-    is wrong is a finding. Raises UsageError for no workers.
+    `progress(done, total)` is told bytes, of the tiles to read and of the files whose trees are walked. Raises
+    StoreError when `path` is no store at all, or a file's check can't be made; everything else that is wrong is a
+    finding. Raises UsageError for no workers.
     """
     if workers < 1:
         raise UsageError(f"{workers} workers can't check anything; give at least 1")
@@ -71,26 +72,45 @@ def check_store(
         completeness=completeness(store.path, len(store)),
     )
     report.findings += [Finding(shard=name, message=str(error)) for name, error in store.problems.items()]
-    report.findings += _structure_findings(store)
-    _check_samples(store, _rows_to_read(len(store)) if quick else None, workers, report, progress or (lambda *_: None))
+    rows = _rows_to_read(len(store)) if quick else None
+    files = _files_at_rest(store)
+    done = _Done(progress, _tile_bytes(store, rows) + sum(size for _, size in files))
+    with walking([file.file for file, _ in files], workers) as walks:
+        _check_samples(store, rows, workers, report, done)
+        for walk in as_completed(walks):
+            file, size = files[walks[walk]]
+            report.findings += _structure_findings(file.path.name, walk.result())
+            done.add(size)
+    report.findings.sort(key=lambda finding: finding.seal_offset is not None)  # whole shards first
     report.seconds = time.perf_counter() - start
     return report
 
 
-def _structure_findings(store: Store) -> Iterator[Finding]:
-    """Walk each shard's tree without LMDB. Not where a run is writing: the tree changes under the walk."""
-    files = [store.file(shard.name) for shard in store.shards]
-    written = {folder for folder in {file.path.parent for file in files} if live_writers(folder)}
-    for file in files:
-        if file.path.parent in written:
-            continue
-        try:
-            errors = lmdb_verify.verify(str(file.file), subdir=False)  # type: ignore[no-untyped-call]
-        except (lmdb_verify.VerifyError, OSError) as error:
-            errors = [str(error)]
-        if errors:
-            more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
-            yield Finding(shard=file.path.name, message=f"the tree of {file.path.name} is damaged: {errors[0]}{more}")
+class _Done:
+    """Bytes looked at so far, of tiles and of trees, told to whoever asked for `progress`."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress = progress or (lambda *_: None)
+        self._total = total
+        self._bytes = 0
+
+    def add(self, nbytes: int) -> None:
+        self._bytes += nbytes
+        self._progress(self._bytes, self._total)
+
+
+def _files_at_rest(store: Store) -> list[tuple[ShardFile, int]]:
+    """The listed shards' files and their bytes, but not where a run is writing: the tree changes under a walk."""
+    files = [(store.file(shard.name), shard.file_bytes) for shard in store.shards]
+    written = {folder for folder in {file.path.parent for file, _ in files} if live_writers(folder)}
+    return [(file, size) for file, size in files if file.path.parent not in written]
+
+
+def _structure_findings(shard: str, errors: list[str]) -> list[Finding]:
+    if not errors:
+        return []
+    more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
+    return [Finding(shard=shard, message=f"the tree of {shard} is damaged: {errors[0]}{more}")]
 
 
 def _rows_to_read(count: int) -> set[int]:
@@ -98,12 +118,13 @@ def _rows_to_read(count: int) -> set[int]:
     return set(random.Random(0).sample(range(count), min(count, QUICK_SAMPLES)))
 
 
-def _check_samples(
-    store: Store, read_tiles: set[int] | None, workers: int, report: IntegrityReport, progress: Progress
-) -> None:
-    sizes = store.stored_bytes
-    total = int(sizes.sum()) if read_tiles is None else int(sizes[list(read_tiles)].sum())
+def _tile_bytes(store: Store, rows: set[int] | None) -> int:
+    return int((store.stored_bytes if rows is None else store.stored_bytes[list(rows)]).sum())
 
+
+def _check_samples(
+    store: Store, read_tiles: set[int] | None, workers: int, report: IntegrityReport, done: _Done
+) -> None:
     def reads(row: int) -> bool:
         return read_tiles is None or row in read_tiles
 
@@ -120,7 +141,7 @@ def _check_samples(
                 report.values.add(sample)
             except ExtractorError as error:
                 report.findings.append(_finding(store, row, error))
-            progress(report.checked_bytes, total)
+            done.add(store.listed(row)[2] if reads(row) else 0)
 
 
 def _bounded(

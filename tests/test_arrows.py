@@ -38,7 +38,7 @@ def _importers(package: str) -> set[str]:
 # package -> where it may be named (prefixes of paths)
 HOMES = {
     "vllm": ["extractor/engines/vllm/"],
-    "lmdb": ["extractor/store/", "extractor/integrity.py"],
+    "lmdb": ["extractor/store/"],
     "triton": ["kernels/"],
     "blosc2": ["extractor/store/"],
     "numba": ["extractor/jit.py"],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import threading
 import warnings
 
 import numpy as np
@@ -66,10 +68,41 @@ def test_a_sound_store_passes(path, samples, manifest):
     assert report.ok
     assert report.checked_samples == report.samples == 6
     assert report.tokens == sum(map(len, samples.values()))
-    assert report.checked_bytes == Store.open(path).stored_bytes.sum() == told[-1][0] == told[-1][1]
+    store = Store.open(path)
+    assert report.checked_bytes == store.stored_bytes.sum()
+    files = sum(shard.file_bytes for shard in store.shards)
+    assert told[-1] == (report.checked_bytes + files,) * 2
+    assert told == sorted(told)
     quick = check_store(path, quick=True)
     assert quick.ok
     assert quick.checked_samples == 6
+
+
+def test_a_tree_that_could_not_be_checked_is_not_a_sound_one(path, monkeypatch):
+    """As where the checker's process was ended for its memory."""
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], -9, "", ""))
+    with pytest.raises(StoreError, match="ended with -9: no output; try again, with fewer --workers"):
+        check_store(path)
+
+
+def test_a_check_that_is_broken_off_begins_no_more_walks(path, manifest, monkeypatch):
+    for number in range(6):
+        write_samples(path, {f"more-{number}": rows_of(number, 3, manifest)}, run_id=f"run-{number}")
+    begun, broken_off = [], threading.Event()
+
+    def walk(command, **_):
+        begun.append(command)
+        broken_off.wait()
+        return subprocess.CompletedProcess([], 0, "", "")
+
+    def stop(done, total):
+        threading.Timer(0.1, broken_off.set).start()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "run", walk)
+    with pytest.raises(KeyboardInterrupt):
+        check_store(path, workers=1, progress=stop)
+    assert len(begun) < len(Store.open(path).shards) == 8
 
 
 def test_a_check_looks_each_sample_up_by_itself(path, samples, monkeypatch):
