@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 from store_samples import write_samples
@@ -79,13 +81,26 @@ def test_a_read_only_store_can_be_read_and_not_written(mount):
         prepare_store(point / "other", MANIFEST)
 
 
-def test_a_store_without_permission(tmp_path):
-    if os.geteuid() == 0:
-        pytest.skip("root may write everywhere")
-    path = prepare_store(tmp_path / "s", MANIFEST).path
+@pytest.fixture
+def somebody():
+    """A folder of an ordinary user, whom the test runs as: root may write everywhere."""
+    user = os.geteuid() or 65534
+    with tempfile.TemporaryDirectory() as folder:
+        os.chown(folder, user, -1)
+        os.seteuid(user)
+        yield Path(folder)
+        os.seteuid(os.getuid())
+
+
+def test_a_store_without_permission(somebody):
+    path = prepare_store(somebody / "s", MANIFEST).path
     write_samples(path, samples())
     path.chmod(0o500)
     with pytest.raises(StoreError, match="can't be written"):
         ShardWriter(path, run_id="new", writer=0)
     assert_whole(Store.open(path), samples())
+    path.chmod(0)
+    with pytest.raises(StoreError, match="Permission denied"):
+        Store.open(path)
     path.chmod(0o700)
+    assert_whole(Store.open(path), samples())
