@@ -75,7 +75,7 @@ def check_store(
     rows = _rows_to_read(len(store)) if quick else None
     files = _files_at_rest(store)
     done = _Done(progress, _tile_bytes(store, rows) + sum(size for _, size in files))
-    with walking([file.file for file, _ in files], workers) as walks:
+    with walking([file for file, _ in files], workers) as walks:
         _check_samples(store, rows, workers, report, done)
         for walk in as_completed(walks):
             file, size = files[walks[walk]]
@@ -110,7 +110,7 @@ def _structure_findings(shard: str, errors: list[str]) -> list[Finding]:
     if not errors:
         return []
     more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
-    return [Finding(shard=shard, message=f"the tree of {shard} is damaged: {errors[0]}{more}")]
+    return [Finding(shard=shard, message=errors[0] + more)]
 
 
 def _rows_to_read(count: int) -> set[int]:

@@ -8,10 +8,13 @@ import errno
 import numpy as np
 import pytest
 from store_cases import OPTIONS, a_manifest, a_store, content, many
+from store_samples import stats_of
 
 from extractor.errors import StoreError
-from extractor.record import STATS
-from extractor.store import ShardWriter, Store, disk, prepare_store
+from extractor.integrity import check_store
+from extractor.record import encode_index
+from extractor.repair import repair
+from extractor.store import ShardWriter, Store, disk, prepare_store, shard
 from extractor.store.shard import Shard
 from extractor.store.shard_file import ShardFile
 from extractor.store.tree import Tree
@@ -27,7 +30,7 @@ def write(path, names=SAMPLES, close=True):
     for name in names:
         token_ids, loss_mask, rows = content(name, SAMPLES[name], MANIFEST)
         writer.write_rows(name, 0, rows)
-        writer.seal(name, token_ids=token_ids, loss_mask=loss_mask, stats=np.zeros(len(rows[0]), STATS))
+        writer.seal(name, token_ids=token_ids, loss_mask=loss_mask, stats=stats_of(rows))
         writer.flush()
     if close:
         writer.close()
@@ -108,6 +111,35 @@ def test_every_damaged_bit_of_it_leaves_the_blocks(path):
     file.write_bytes(whole.replace(b"INDX", b"XXXX"))
     with pytest.warns(UserWarning, match="left out of the store"):
         assert len(Store.open(path)) == 0
+
+
+@pytest.mark.parametrize("which", ["block", "summary"])
+def test_a_check_names_the_list_that_is_damaged_and_a_repair_saves_all(path, which):
+    write(path)
+    file = next(path.glob("shard-*/data.mdb"))
+    whole = file.read_bytes()
+    count = 1 if which == "block" else len(SAMPLES)
+    at = whole.index(b"INDX" + np.array([1, count], "<u4").tobytes()) + 30
+    file.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+    report = check_store(path)
+    (finding,) = report.findings
+    assert "one of the two lists of samples in shard-0000 is damaged, the other one holds" in finding.message
+    assert report.checked_samples == len(SAMPLES)
+    found = repair(path, report)
+    assert (found.redo, found.shards, sorted(found.saved)) == ([], ["shard-0000"], sorted(SAMPLES))
+    assert holds_all(path)
+    assert check_store(path).ok
+
+
+def test_a_check_notices_lists_that_differ(path, monkeypatch):
+    def forgetful(entries, ids):
+        return encode_index(entries[:39], ids[:-3]) if len(entries) == 40 else encode_index(entries, ids)
+
+    monkeypatch.setattr(shard, "encode_index", forgetful)
+    write(path)
+    assert len(Store.open(path)) == 39
+    (finding,) = check_store(path).findings
+    assert finding.message == "shard-0000 has two lists of samples, which differ"
 
 
 def test_a_full_disk_costs_the_summary_and_nothing_else(path, monkeypatch):

@@ -59,13 +59,13 @@ class ShardFile:
             os.close(self._fd)
 
     def listing(self, fingerprint: str) -> Listing:
-        """Raises StoreError when the shard belongs to another store, CorruptError when it can't be read,
-        OpenFilesError when no further file may be opened."""
+        """Raises StoreError for another store's shard, CorruptError for one that can't be read, OpenFilesError when no
+        further file may be opened."""
         damage: CorruptError | None = None
         for attempt in range(_ATTEMPTS):
             time.sleep(0.01 * attempt)
             try:
-                tree = Tree(self._descriptor(), self.file)
+                tree = self.tree()
                 listing = self._listing(tree, fingerprint)
             except CorruptError as error:
                 if not (self.path / LOCK_FILE).exists():
@@ -90,6 +90,10 @@ class ShardFile:
             data_bytes=tree.data_bytes,
             tile_pages=tree.table(b"tiles").value_pages,
         )
+
+    def tree(self) -> Tree:
+        """Its newest committed state. Raises CorruptError when it has none that can be read."""
+        return Tree(self._descriptor(), self.file)
 
     def _index(self, tree: Tree) -> tuple[np.ndarray, bytes]:
         """From the summary of a shard that was closed, where it is whole; else from the blocks that it repeats."""

@@ -9,18 +9,41 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from extractor.errors import StoreError
+import numpy as np
+
+from extractor.errors import CorruptError, StoreError
+from extractor.record import index_entries
+from extractor.store.shard_file import ShardFile
 
 
 @contextmanager
-def walking(files: Sequence[Path], workers: int) -> Iterator[dict[Future[list[str]], int]]:
-    """`tree_errors` of each file, on its way -> which file. Those not begun when the caller breaks off are dropped."""
+def walking(files: Sequence[ShardFile], workers: int) -> Iterator[dict[Future[list[str]], int]]:
+    """`structure_errors` of each file, on its way -> which file. Those not begun end when the caller breaks off."""
     with ThreadPoolExecutor(workers, "trees") as pool:
         try:
-            yield {pool.submit(tree_errors, file): index for index, file in enumerate(files)}
+            yield {pool.submit(structure_errors, file): index for index, file in enumerate(files)}
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def structure_errors(file: ShardFile) -> list[str]:
+    """What is wrong with a shard's trees and its lists of samples, whether or not anything else depends on it."""
+    return [f"the tree of {file.path.name} is damaged: {error}" for error in tree_errors(file.file)] + index_errors(
+        file
+    )
+
+
+def index_errors(file: ShardFile) -> list[str]:
+    """Which of the two lists of a closed shard's samples, the blocks and their summary, is not whole."""
+    try:
+        tree = file.tree()
+        lists = [index_entries(tree.values(name), file.file) for name in (b"index", b"summary") if tree.has(name)]
+    except CorruptError as error:
+        return [f"one of the two lists of samples in {file.path.name} is damaged, the other one holds: {error}"]
+    if all(ids == lists[0][1] and np.array_equal(entries, lists[0][0]) for entries, ids in lists):
+        return []
+    return [f"{file.path.name} has two lists of samples, which differ"]
 
 
 def tree_errors(file: Path) -> list[str]:
