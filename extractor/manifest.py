@@ -47,6 +47,7 @@ class Manifest:
         _require(self.codec in _CODECS, "codec", self.codec, " or ".join(_CODECS))
         _require(self.hidden_size > 0, "hidden_size", self.hidden_size, "a positive number")
         _require(len(self.layer_ids) > 0, "layer_ids", self.layer_ids, "at least one layer id")
+        _require(isinstance(self.options, dict), "options", self.options, "an object")
 
     @property
     def row_shape(self) -> tuple[int, int]:

@@ -15,8 +15,9 @@ from extractor.replicas.messages import NodeReport
 from extractor.replicas.node import remove_tokens, require_answer
 from extractor.replicas.seals import SealedSample, sealed_by
 from extractor.store import Store
-from extractor.store.layout import shard_number, shards
+from extractor.store.layout import shards
 from extractor.store.parts import SHARDS_PER_PART, Part, add_part, elsewhere, parts
+from extractor.store.shard_names import shard_number
 
 _ASK_SECONDS = 60.0
 

@@ -54,7 +54,7 @@ class Catalog:
 
     def find(self, sample_id: str) -> int | None:
         """Row of `sample_id`, or None."""
-        wanted = np.uint64(checksum(sample_id.encode()))
+        wanted = np.uint64(checksum(sample_id.encode(errors="surrogatepass")))
         at = int(np.searchsorted(self._sorted_hashes, wanted))
         while at < len(self) and self._sorted_hashes[at] == wanted:
             row = int(self._order[at])

@@ -10,21 +10,12 @@ from extractor.errors import StoreError
 from extractor.store.disk import sync_folder, write_atomically
 from extractor.store.parts import first_shard_number, parts
 from extractor.store.rejects import read_rejects
+from extractor.store.shard_names import shard_name, shard_number
 
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
 _LIST = "shards.txt"
-_PATTERN = re.compile(r"shard-(\d{4,})")
 _TORN = re.compile(r"(s(h(a(r(d(-\d{0,3})?)?)?)?)?)?")
-
-
-def shard_name(number: int) -> str:
-    return f"shard-{number:04d}"
-
-
-def shard_number(name: str) -> int | None:
-    match = _PATTERN.fullmatch(name)
-    return int(match[1]) if match else None
 
 
 def shards(store: Path) -> list[Path]:
@@ -40,14 +31,17 @@ def listed(store: Path) -> set[int]:
     """Numbers in `shards.txt`. A line that only begins as a name does is a write that a crash cut off, and is ignored,
     as is a last line without its end."""
     try:
-        text = (store / _LIST).read_text(encoding="utf-8")
+        text = (store / _LIST).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return set()
     lines = [line for line in text.split("\n")[:-1] if not _TORN.fullmatch(line)]
     numbers = [shard_number(line) for line in lines]
     if None in numbers:
         bad = lines[numbers.index(None)]
-        raise StoreError(f"{store / _LIST} has the line {bad!r}, expected names such as shard-0000; restore the file")
+        raise StoreError(
+            f"{store / _LIST} has the line {bad!r}, expected names such as shard-0000; restore the file from a copy, "
+            "or delete it if no shard folder is missing: those that are there are found without it"
+        )
     return {number for number in numbers if number is not None}
 
 

@@ -42,7 +42,7 @@ def parts(store: Path) -> list[Part]:
     """The parts of `store`, oldest first. A last line without its end is a write that a crash cut off, and is ignored:
     nothing is sealed in a part before its line is durable."""
     try:
-        lines = (store / LIST).read_text(encoding="utf-8").split("\n")[:-1]
+        lines = (store / LIST).read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     except FileNotFoundError:
         return []
     return [_parse(line, store / LIST) for line in lines]
@@ -51,7 +51,7 @@ def parts(store: Path) -> list[Part]:
 def _parse(line: str, file: Path) -> Part:
     try:
         raw = json.loads(line)
-        return Part(**{**raw, "path": Path(raw["path"])})
+        return Part(**{**raw, "path": Path(raw["path"]), "first_shard": int(raw["first_shard"])})
     except (ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{file} has the line {line!r}, which names no part ({error}); restore the file") from error
 
@@ -100,5 +100,11 @@ def first_shard_number(store: Path) -> int:
     """The lowest number that a new shard of `store` may have, whatever lies in parts that can't be seen from here."""
     mark = store / MARK
     if mark.is_file():
-        return int(json.loads(mark.read_text(encoding="utf-8"))["first_shard"])
+        try:
+            return int(json.loads(mark.read_text(encoding="utf-8"))["first_shard"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoreError(
+                f"{mark} says nothing of this part's first shard ({error!r}); restore it from the line of the store's "
+                f"{LIST} that names this folder"
+            ) from error
     return max((part.first_shard + SHARDS_PER_PART for part in parts(store)), default=0)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from extractor.errors import StoreError
 from extractor.store.disk import write_atomically
+from extractor.store.shard_names import shard_number
 
 NAME = "rejects.jsonl"
 
@@ -31,13 +32,22 @@ def read_rejects(store: Path) -> list[Reject]:
     """All entries, oldest first. Raises StoreError for a damaged line."""
     file = store / NAME
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        return [_parse(line) for line in file.read_text(encoding="utf-8").splitlines()]
     except FileNotFoundError:
         return []
-    try:
-        return [Reject(**json.loads(line)) for line in lines]
     except (ValueError, TypeError) as error:
-        raise StoreError(f"{file} has a line that is not a reject ({error}); restore the file from a copy") from error
+        raise StoreError(
+            f"{file} has a line that is not a reject ({error}); restore the file from a copy, or delete it and run "
+            "`extractor verify --repair`, which finds the damage again"
+        ) from error
+
+
+def _parse(line: str) -> Reject:
+    """Raises ValueError or TypeError. The name is checked because `compact` deletes the folder of that name."""
+    reject = Reject(**json.loads(line))
+    if shard_number(reject.shard) is None or not isinstance(reject.seal_offset, int | None):
+        raise ValueError(f"shard {reject.shard!r}, seal_offset {reject.seal_offset!r}")
+    return reject
 
 
 def add_rejects(store: Path, new: Iterable[Reject]) -> None:

@@ -6,6 +6,7 @@ Each page is looked at: how many pages a value has is not believed, as a damaged
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import re
@@ -18,12 +19,12 @@ import numpy as np
 from extractor.errors import CorruptError
 from extractor.record import SEAL_MAGIC, Seal, decode_seal, encode_seal
 from extractor.store.shard_file import ShardFile
-from extractor.store.tree import OVERFLOW, PAGE_HEADER
+from extractor.store.tree import LEAF, OVERFLOW, PAGE_HEADER, page_nodes
 
 _META_PAGE_SIZE_AT = 40
 _META_MAGIC_AT = 16
 _META_MAGIC = 0xBEEFC0DE
-_FINGERPRINT = re.compile(rb'"fingerprint": "(\w+)"')
+_FINGERPRINT = re.compile(rb'"fingerprint": "(.{16})', re.DOTALL)
 _ABOUT_WITHIN_BYTES = 1 << 18
 _CHUNK_PAGES = 1024
 
@@ -46,8 +47,26 @@ def fingerprint_in(shard: ShardFile) -> str | None:
     """Of the store that the shard was written for, as its description says, wherever that stands; None where no
     description can be found. It is written once, with the new shard, so it stands near the beginning."""
     with shard.file.open("rb") as handle:
-        found = _FINGERPRINT.search(_read(handle.fileno(), 0, _ABOUT_WITHIN_BYTES))
-    return found[1].decode() if found else None
+        fd = handle.fileno()
+        page_bytes = _page_bytes(fd)
+        for number in range(_ABOUT_WITHIN_BYTES // page_bytes):
+            found = _FINGERPRINT.search(_described(_read(fd, number * page_bytes, page_bytes), number))
+            if found:
+                return found[1].decode("latin-1")
+    return None
+
+
+def _described(page: bytes, number: int) -> bytes:
+    """The description if the page holds it as an entry. LMDB does not clear its pages: between the entries stands what
+    the writer's memory held before, other stores' descriptions among it."""
+    found, _, flags, _ = PAGE_HEADER.unpack_from(page)
+    if (found, flags) != (number, LEAF):
+        return b""
+    with contextlib.suppress(ValueError):
+        for low, high, _, key_bytes, at in page_nodes(page):
+            if page[at : at + key_bytes] == b"about":
+                return page[at + key_bytes :][: low | high << 16]
+    return b""
 
 
 def _numbered_pages(fd: int, size: int, page_bytes: int) -> Iterator[tuple[int, bool]]:

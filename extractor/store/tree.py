@@ -15,13 +15,15 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from extractor.errors import CorruptError
 
 PAGE_HEADER = struct.Struct("<QHHI")  # page number, unused, flags, pages: stands before every value with own pages
 OVERFLOW = 0x04  # the page flag of such values
-_BRANCH, _LEAF, _META = 0x01, 0x02, 0x08
+LEAF = 0x02
+_BRANCH, _META = 0x01, 0x08
 _BIG_VALUE, _TABLE = 0x01, 0x02  # flags of a leaf's node
 _META_RECORD = struct.Struct(
     "<IIQQ48s48sQQ"
@@ -66,7 +68,7 @@ class Tree:
                 "or run `extractor verify --repair`"
             )
         main = _table(newest[5])
-        self._tables = {key: _table(value) for key, value in self._entries(main.root, _TABLE)}
+        self._tables = {key: _table(value) for key, value, _ in self._entries(main.root, _TABLE)}
 
     def is_current(self) -> bool:
         """Whether no page read so far can have been reused since."""
@@ -85,42 +87,41 @@ class Tree:
     def values(self, name: bytes) -> list[bytes]:
         """The values of a named table, in the order of its keys."""
         table = self.table(name)
-        values = [value for _, value in self._entries(table.root, 0)]
-        if len(values) != table.entries:  # a page that has lost some looks like a smaller one
-            raise self._damaged(f"{len(values)} entries in the table {name.decode()!r} of {table.entries}")
-        return values
+        entries = list(self._entries(table.root, 0))
+        if len(entries) != table.entries:  # a page that has lost some looks like a smaller one
+            raise self._damaged(f"{len(entries)} entries in the table {name.decode()!r} of {table.entries}")
+        # A link that leads to another page of the same kind hides what it led to.
+        keys = [key for key, *_ in entries]
+        places = [place for *_, place in entries if place is not None]
+        if any(first >= second for first, second in pairwise(keys)) or len(set(places)) < len(places):
+            raise self._damaged(f"entries of the table {name.decode()!r} out of order or twice")
+        return [value for _, value, _ in entries]
 
-    def _entries(self, root: int, wanted_flag: int) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) of every leaf node below `root` that has the flag."""
+    def _entries(self, root: int, wanted_flag: int) -> Iterator[tuple[bytes, bytes, int | None]]:
+        """(key, value, page of a value that has its own) of every leaf node below `root` that has the flag."""
         stack = [(root, 0)] if root != _EMPTY else []
         while stack:
             number, depth = stack.pop()
-            page = self._page(number, _BRANCH | _LEAF)
+            page = self._page(number, _BRANCH | LEAF)
             is_branch = bool(PAGE_HEADER.unpack_from(page)[2] & _BRANCH)
             if depth > _MAX_DEPTH:
                 raise self._damaged("a tree that is deeper than any")
             children = []
-            for low, high, flags, key_bytes, at in self._nodes(page, number):
+            try:
+                nodes = list(page_nodes(page))
+            except ValueError as error:
+                raise self._damaged(f"{error} on page {number}") from None
+            for low, high, flags, key_bytes, at in nodes:
                 if is_branch:
                     children.append((low | high << 16 | flags << 32, depth + 1))
                 elif flags & wanted_flag == wanted_flag:
-                    yield page[at : at + key_bytes], self._value(page, at + key_bytes, low | high << 16, flags)
+                    value, place = self._value(page, at + key_bytes, low | high << 16, flags)
+                    yield page[at : at + key_bytes], value, place
             stack += reversed(children)
 
-    def _nodes(self, page: bytes, number: int) -> Iterator[tuple[int, int, int, int, int]]:
-        """(low, high, flags, key length, offset of the key) of each node of a page."""
-        (lower,) = struct.unpack_from("<H", page, 12)
-        count = (lower - PAGE_HEADER.size) // 2
-        if not 0 <= count < self.page_bytes // 4:
-            raise self._damaged(f"{count} entries on page {number}")
-        for at in struct.unpack_from(f"<{count}H", page, PAGE_HEADER.size):
-            if at + _NODE.size > self.page_bytes:
-                raise self._damaged(f"an entry outside of page {number}")
-            yield (*_NODE.unpack_from(page, at), at + _NODE.size)
-
-    def _value(self, page: bytes, at: int, size: int, flags: int) -> bytes:
+    def _value(self, page: bytes, at: int, size: int, flags: int) -> tuple[bytes, int | None]:
         if not flags & _BIG_VALUE:
-            return page[at : at + size]
+            return page[at : at + size], None
         (number,) = struct.unpack_from("<Q", page.ljust(at + 8, b"\0"), at)
         pages = -(-(size + PAGE_HEADER.size) // self.page_bytes)
         if (number + pages) * self.page_bytes > self.data_bytes:
@@ -128,7 +129,7 @@ class Tree:
         data = self._read(size + PAGE_HEADER.size, number * self.page_bytes)
         if PAGE_HEADER.unpack_from(data)[0] != number or not PAGE_HEADER.unpack_from(data)[2] & OVERFLOW:
             raise self._damaged(f"no value on page {number}")
-        return data[PAGE_HEADER.size :]
+        return data[PAGE_HEADER.size :], number
 
     def _page(self, number: int, flags: int) -> bytes:
         if (number + 1) * self.page_bytes > self.data_bytes:
@@ -157,6 +158,18 @@ class Tree:
 
     def _damaged(self, what: str) -> CorruptError:
         return CorruptError(f"{self._file} has {what}; restore it from a copy or run `extractor verify --repair`")
+
+
+def page_nodes(page: bytes) -> Iterator[tuple[int, int, int, int, int]]:
+    """(low, high, flags, key length, offset of the key) of each node of a branch or leaf. Raises ValueError."""
+    (lower,) = struct.unpack_from("<H", page, 12)
+    count = (lower - PAGE_HEADER.size) // 2
+    if not 0 <= count < len(page) // 4:
+        raise ValueError(f"{count} entries")
+    for at in struct.unpack_from(f"<{count}H", page, PAGE_HEADER.size):
+        if at + _NODE.size > len(page):
+            raise ValueError("an entry that ends outside")
+        yield (*_NODE.unpack_from(page, at), at + _NODE.size)
 
 
 def unreadable(file: Path, offset: int, size: int, error: OSError) -> CorruptError:
