@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from extractor.disk import require_room
@@ -20,6 +21,7 @@ from extractor.store.reader import ShardState
 from extractor.store.rejects import read_rejects, write_rejects
 
 _GONE = ".gone-"
+_UNNAMED = ".new-"  # what a writer makes before it has the name of a shard; it has no samples yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +110,8 @@ def _remove(path: Path, names: set[str]) -> None:
 
 
 def _sweep(path: Path) -> None:
-    """Delete what was removed, also what a killed compaction did not come to."""
-    for folder in path.glob(f"{_GONE}*"):
+    """Delete what was removed, also what a killed compaction did not come to, and shards that never got a name."""
+    for folder in chain(path.glob(f"{_GONE}*"), path.glob(f"{_UNNAMED}*")):
         shutil.rmtree(folder, ignore_errors=True)
 
 

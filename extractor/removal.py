@@ -6,7 +6,7 @@ known to be one. Every name is resolved relative to an open folder and never thr
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -186,8 +186,11 @@ def _unlink_in(folder: int, name: str) -> bool:
 def _remove_folders(folder: int, store: Path) -> None:
     """The store's own folders, where nothing else lies in them."""
     for name in store_folders(store):
-        with contextlib.suppress(OSError):
+        try:
             os.rmdir(name, dir_fd=folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise
 
 
 def _remove_folder(store: Path) -> bool:

@@ -47,15 +47,16 @@ def repair(path: Path | str, report: IntegrityReport) -> Repair:
 
 
 def _repair(path: Path, report: IntegrityReport) -> Repair:
-    lost = sorted({f.shard for f in report.findings if f.seal_offset is None})
-    samples = [f for f in report.findings if f.seal_offset is not None and f.shard not in lost]
     store = Store.quietly(path, check=True)
+    findings = [f for f in report.findings if f.shard in store.shard_names]  # others were removed since by a compact
+    lost = sorted({f.shard for f in findings if f.seal_offset is None})
+    samples = [f for f in findings if f.seal_offset is not None and f.shard not in lost]
     _require_damage(store, lost)
     saved = _save(store, lost, {f.sample_id for f in samples})
     rejects = [
         Reject(shard=f.shard, seal_offset=f.seal_offset, sample_id=f.sample_id, reason=f.message) for f in samples
     ]
-    reasons = {f.shard: f.message for f in report.findings if f.seal_offset is None}
+    reasons = {f.shard: f.message for f in findings if f.seal_offset is None}
     rejects += [Reject(shard=name, reason=reasons[name]) for name in lost]
     add_rejects(path, rejects)
     after = Store.quietly(path)

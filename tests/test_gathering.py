@@ -14,10 +14,14 @@ from test_parts import a_part
 
 from extractor.cli import main
 from extractor.errors import ClusterError, CorruptError
-from extractor.replicas import part_sources
+from extractor.integrity import check_store
+from extractor.repair import repair
+from extractor.replicas import gathering, part_sources
 from extractor.replicas.gathering import gather, require_all
 from extractor.store import ShardWriter, Store, prepare_store
+from extractor.store.layout import listed
 from extractor.store.parts import Part, parts
+from extractor.store.shard_names import shard_number
 
 FIRST, SECOND = {"a": 40, "b": 7}, {"c": 130, "b": 9}
 
@@ -140,3 +144,56 @@ def test_parts_on_other_hosts_come_through_ray(tmp_path, monkeypatch):
     assert set(found) == {*lengths, "x", "y"}
     for name, tokens in lengths.items():
         np.testing.assert_array_equal(found[name].hidden_states, content(name, tokens, a_manifest())[2])
+
+
+class Killed(BaseException):
+    """Passes every `except` as SIGKILL would."""
+
+
+@pytest.mark.parametrize("step", ["enlist", "drop_part", "sync_folder", "_drop"])
+@pytest.mark.parametrize("move", [False, True], ids=["copy", "move"])
+@pytest.mark.parametrize("calls", [0, 1])
+def test_killed_at_any_step_it_goes_on(spread, monkeypatch, step, move, calls):
+    """No copy is left out of the list of shards, and with `move` no part's bytes stay on its host."""
+    real, left = getattr(gathering, step), [calls]
+
+    def die(*args):
+        if left[0] == 0:
+            raise Killed
+        left[0] -= 1
+        real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gathering, step, die)
+        with pytest.raises(Killed):
+            gather(spread, move=move)
+    gather(spread, move=move)
+    assert listed(spread) == {shard_number(folder.name) for folder in spread.glob("shard-*")}
+    assert not move or not list(spread.parent.glob("p?/shard-*"))
+    require_whole(spread)
+
+
+def give_up(store, shard):
+    """Of the seals of these small stores no check is passed, so nothing is saved."""
+    report = check_store(store)
+    report.findings = [finding for finding in report.findings if finding.shard == shard]
+    assert repair(store, report).shards == [shard]
+
+
+@pytest.mark.parametrize("damage", ["lost", "damaged"])
+def test_what_was_given_up_is_not_copied(spread, damage):
+    """A bad sector in it would end every call."""
+    name = min(folder.name for folder in (spread.parent / "p1").glob("shard-*"))
+    file = spread.parent / "p1" / name / "data.mdb"
+    file.unlink() if damage == "lost" else file.write_bytes(bytes(4096) + file.read_bytes()[4096:])
+    if damage == "lost":
+        problems = gather(spread).problems
+        assert "data.mdb is gone; restore it" in next(iter(problems.values()))
+        assert [part.path.name for part in parts(spread)] == ["p1"]
+    give_up(spread, name)
+    done = gather(spread, move=True)
+    assert done.problems == {}
+    assert name not in done.shards
+    assert not (spread.parent / "p1").exists()
+    assert {"own", *SECOND} <= set(Store.open(spread, check=True))
+    assert parts(spread) == []

@@ -13,10 +13,11 @@ from safetensors.torch import load_file, save_file
 from store_cases import a_store, content
 
 from extractor.cli import main
-from extractor.errors import FingerprintError, InputError, UsageError
+from extractor.errors import FingerprintError, InputError, StoreError, UsageError
 from extractor.exports import ExportOptions, export_store
 from extractor.imports import ImportOptions, import_folder
 from extractor.store import Store
+from extractor.store.lock import RunLock
 
 LENGTHS = {"a": 5, "b/ü": 21, "c": 1}
 LAYERS = "2,3,5"
@@ -311,3 +312,13 @@ def test_whole_imports_that_cannot_be(tmp_path, model, options):
     import_folder(files, "specforge", tmp_path / "back", options)
     with pytest.raises(FingerprintError, match="layer_ids"):
         import_folder(files, "specforge", tmp_path / "back", ImportOptions(model=model, layers="1,3,5"))
+
+
+def test_an_import_waits_for_what_changes_the_store(tmp_path, store, model):
+    """A compact that removes shards rewrites the list of them, and would lose the import's."""
+    export_store(store.path, "safetensors", tmp_path / "files")
+    arguments = tmp_path / "files", "safetensors", tmp_path / "back", ImportOptions(model=model)
+    import_folder(*arguments)
+    with RunLock(tmp_path / "back", shared=False), pytest.raises(StoreError, match="in use by process"):
+        import_folder(*arguments)
+    assert import_folder(*arguments).already_stored == len(store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -325,3 +326,17 @@ def test_yes_does_not_ask(store, capsys):
 def test_a_folder_that_is_no_store_exits_with_1(tmp_path, capsys):
     assert main(["remove", str(tmp_path), "--yes"]) == 1
     assert "is not a store" in capsys.readouterr().err
+
+
+def test_a_folder_that_the_disk_keeps_is_told_and_removed_later(store, monkeypatch):
+    """With the manifest gone it would be no store any more, and nothing would remove it."""
+
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", refuse)
+        with pytest.raises(StoreError, match="removed in part"):
+            remove(store)
+    remove(store)
+    assert not store.exists()

@@ -24,6 +24,7 @@ from extractor.output import write_whole
 from extractor.packing import Ints
 from extractor.record import stats_from_counts
 from extractor.store import ShardWriter, Store, prepare_store
+from extractor.store.lock import RunLock
 
 FORMATS = {"speculators": "speculators", "specforge": "specforge", "modelopt": "modelopt", "safetensors": "plain"}
 REJECTS = "import-rejects.jsonl"
@@ -63,8 +64,8 @@ def import_folder(
     """Store every readable sample of `folder` that the store lacks; `report(done, total)` after each.
 
     A damaged or unlike file is rejected and listed. Raises UsageError for an unknown format, layers or dtype,
-    InputError when nothing can be read, FingerprintError when `out` is a store of something else, DiskFullError before
-    anything is written when it would not fit.
+    InputError when nothing can be read, FingerprintError when `out` is a store of something else, StoreError when
+    another process is changing it, DiskFullError before anything is written when it would not fit.
     """
     importer = find_importer(form)
     if not Path(folder).is_dir():
@@ -74,13 +75,14 @@ def import_folder(
     first = _first(sources, listed, folder, importer, options)
     manifest = target_manifest(importer.name, folder, sources, first, options)
     require_import_room(out, manifest, [folder / source.file for source in sources], first, options.force)
-    job = _Job(prepare_store(out, manifest), manifest, listed, options)
-    with ShardWriter(out, run_id=f"import-{secrets.token_hex(4)}", writer=0) as writer:
-        for number, source in enumerate(sources):
-            job.take(source, writer)
-            if report:
-                report(number + 1, len(sources))
-    return job.summary(importer)
+    with RunLock(prepare_store(out, manifest).path, shared=False):
+        job = _Job(prepare_store(out, manifest), manifest, listed, options)  # what is there once it can't change
+        with ShardWriter(out, run_id=f"import-{secrets.token_hex(4)}", writer=0) as writer:
+            for number, source in enumerate(sources):
+                job.take(source, writer)
+                if report:
+                    report(number + 1, len(sources))
+        return job.summary(importer)
 
 
 def find_importer(name: str) -> Importer:

@@ -12,9 +12,12 @@ from extractor.errors import ClusterError, CorruptError, ExtractorError
 from extractor.manifest import Manifest
 from extractor.replicas.part_sources import PartSource, source_of
 from extractor.store.disk import sync_folder
-from extractor.store.layout import DATA_FILE, enlist
+from extractor.store.layout import DATA_FILE, enlist, listed
+from extractor.store.lock import RunLock
 from extractor.store.part_files import file_checksum
 from extractor.store.parts import Part, drop_part, parts
+from extractor.store.rejects import read_rejects
+from extractor.store.shard_names import shard_name, shard_number
 
 Report = Callable[[int, int], None]
 
@@ -33,24 +36,47 @@ class Gathering:
 def gather(store: Path, *, move: bool = False, report: Report | None = None) -> Gathering:
     """Copy every shard of every part into `store`; a part is then taken off the list, and with `move` deleted.
 
-    Interrupted, it goes on in the middle of a file. Parts that can't be reached are left and named in `problems`.
-    Raises DiskFullError before anything is copied, CorruptError for a copy that differs from what its host has.
+    Interrupted, it goes on in the middle of a file. Parts that can't be reached are left and named in `problems`;
+    shards that a repair gave up are not copied. Raises DiskFullError before anything is copied, CorruptError for a copy
+    that differs from what its host has, StoreError while another process changes the store.
     """
     fingerprint = Manifest.load(store).fingerprint()
+    with RunLock(store, shared=False):
+        return _gather(store, fingerprint, move, report)
+
+
+def _gather(store: Path, fingerprint: str, move: bool, report: Report | None) -> Gathering:
     done = Gathering()
-    found = [(part, *listed) for part in parts(store) if (listed := _open(part, fingerprint, done))]
-    missing = sum(size for _, _, shards in found for name, size in shards if not (store / name).exists())
+    here = _enlist_copied(store)
+    given_up = {reject.shard for reject in read_rejects(store) if reject.seal_offset is None}
+    found = [(part, *shown) for part in parts(store) if (shown := _open(part, fingerprint, here | given_up, done))]
+    missing = sum(size for _, _, shards in found for _, size in shards)
     require_room(store, missing - sum(file.stat().st_size for file in store.glob(".gather-*/*")))
     copier = _Copier(store, missing, done, report)
     for part, source, shards in found:
         for name, size in shards:
-            if not (store / name).exists():
-                copier.copy(source, name, size)
-        drop_part(store, part)
+            copier.copy(source, name, size)
+        _drop(store, part, source, move)
         done.parts.append(str(part))
-        if move:
-            source.delete()
     return done
+
+
+def _enlist_copied(store: Path) -> set[str]:
+    """Names of the shards in the store's own folder; those that a killed call did not come to list are listed now."""
+    here = {folder.name for folder in store.iterdir() if shard_number(folder.name) is not None}
+    for name in sorted(here - {shard_name(number) for number in listed(store)}):
+        enlist(store, name)
+    return here
+
+
+def _drop(store: Path, part: Part, source: PartSource, move: bool) -> None:
+    """Off the list goes the part only when its large files have: nobody would look for them any more."""
+    if move:
+        sync_folder(store)
+        source.empty()
+    drop_part(store, part)
+    if move:
+        source.delete()
 
 
 def require_all(done: Gathering) -> None:
@@ -60,10 +86,12 @@ def require_all(done: Gathering) -> None:
         raise ClusterError(f"{len(done.problems)} parts were not collected: {listed}; run the same command again")
 
 
-def _open(part: Part, fingerprint: str, done: Gathering) -> tuple[PartSource, list[tuple[str, int]]] | None:
+def _open(
+    part: Part, fingerprint: str, without: set[str], done: Gathering
+) -> tuple[PartSource, list[tuple[str, int]]] | None:
     try:
         source = source_of(part)
-        return source, source.shards(fingerprint)
+        return source, source.shards(fingerprint, without)
     except ExtractorError as error:
         done.problems[str(part)] = str(error)
         return None

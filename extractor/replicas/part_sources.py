@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Protocol
 
 from extractor.errors import ClusterError
-from extractor.store.part_files import delete_part, list_part, part_checksum, read_part
+from extractor.store.part_files import delete_part, empty_part, list_part, part_checksum, read_part
 from extractor.store.parts import Part
 
 _CHUNK_BYTES = 16 << 20
@@ -19,13 +19,15 @@ _CHECKSUM_SECONDS = 3600.0  # of a 256 GiB shard at 75 MB/s
 class PartSource(Protocol):
     """What `gather` needs of a part."""
 
-    def shards(self, fingerprint: str) -> list[tuple[str, int]]: ...
+    def shards(self, fingerprint: str, without: Collection[str]) -> list[tuple[str, int]]: ...
 
     def chunks(self, shard: str, start: int, size: int) -> Iterator[bytes]:
         """Bytes `start` .. `size` - 1 of the shard's data file, in order."""
         ...
 
     def checksum(self, shard: str) -> str: ...
+
+    def empty(self) -> None: ...
 
     def delete(self) -> None: ...
 
@@ -36,8 +38,8 @@ class LocalPart:
     def __init__(self, part: Part) -> None:
         self._path = part.path
 
-    def shards(self, fingerprint: str) -> list[tuple[str, int]]:
-        return list_part(self._path, fingerprint)
+    def shards(self, fingerprint: str, without: Collection[str]) -> list[tuple[str, int]]:
+        return list_part(self._path, fingerprint, without)
 
     def chunks(self, shard: str, start: int, size: int) -> Iterator[bytes]:
         for offset in range(start, size, _CHUNK_BYTES):
@@ -45,6 +47,9 @@ class LocalPart:
 
     def checksum(self, shard: str) -> str:
         return part_checksum(self._path, shard)
+
+    def empty(self) -> None:
+        empty_part(self._path)
 
     def delete(self) -> None:
         delete_part(self._path)
@@ -61,8 +66,8 @@ class RemotePart:
         self._call = run_on_host
         self._read = task_on_host(part.host, read_part)
 
-    def shards(self, fingerprint: str) -> list[tuple[str, int]]:
-        return list(self._call(self._host, list_part, self._path, fingerprint, timeout=_ANSWER_SECONDS))
+    def shards(self, fingerprint: str, without: Collection[str]) -> list[tuple[str, int]]:
+        return list(self._call(self._host, list_part, self._path, fingerprint, without, timeout=_ANSWER_SECONDS))
 
     def chunks(self, shard: str, start: int, size: int) -> Iterator[bytes]:
         ahead: deque[Any] = deque()
@@ -75,6 +80,9 @@ class RemotePart:
 
     def checksum(self, shard: str) -> str:
         return str(self._call(self._host, part_checksum, self._path, shard, timeout=_CHECKSUM_SECONDS))
+
+    def empty(self) -> None:
+        self._call(self._host, empty_part, self._path, timeout=_CHECKSUM_SECONDS)
 
     def delete(self) -> None:
         self._call(self._host, delete_part, self._path, timeout=_CHECKSUM_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterator
@@ -57,14 +58,20 @@ def _free_bytes(path: Path) -> int:
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Replace `file` by `text` so that after a crash either the old or the new content is there."""
+    """Replace `file` by `text` so that after a crash either the old or the new content is there. Raises OSError."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    temporary.replace(file)
-    sync_folder(file.parent)
+    try:
+        with temporary.open("w", encoding="utf-8") as handle:
+            handle.write(text)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(file)
+        sync_folder(file.parent)
+    except OSError as error:
+        error.filename = error.filename or str(file)  # a failing sync does not say which
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def network_kind(path: Path, mounts: str = "/proc/self/mounts") -> str | None:

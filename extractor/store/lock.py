@@ -33,17 +33,18 @@ class WriterLock:
                 f"writer {writer} of run {run_id} in {store} is in use by process {holder}; one process may write a "
                 "shard; wait for it, or stop it and start again"
             )
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+        _name_holder(self._fd)
         _clear_dead(store, self._path)
 
     def release(self) -> None:
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # left, the file is cleared away by the next run's writer
+            self._path.unlink()
         os.close(self._fd)
 
 
 class RunLock:
-    """Held by whoever fills a store, from before the model is loaded on: two runs would both compute everything."""
+    """Held by whoever changes a store, and by a run from before its model is loaded on: two runs would both compute
+    everything."""
 
     def __init__(self, store: Path, *, shared: bool) -> None:
         """`shared`: with other processes that do other parts. Raises StoreError with the holder's process id."""
@@ -52,12 +53,11 @@ class RunLock:
             holder = _holder(self._fd)
             os.close(self._fd)
             raise StoreError(
-                f"{store} is in use by process {holder}, an extract, a repair or a compact; a second run would compute "
-                "everything again; wait for it, or stop it and run the same command again"
+                f"{store} is in use by process {holder}, an extract, import, gather, repair or compact, and one may "
+                "change a store at a time; wait for it, or stop it and run the same command again"
             )
         _run_locks.add(self._fd)
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+        _name_holder(self._fd)
 
     def __enter__(self) -> RunLock:
         return self
@@ -148,6 +148,13 @@ def _try_lock(fd: int, *, shared: bool = False) -> bool:
         else:
             return True
     return False
+
+
+def _name_holder(fd: int) -> None:
+    """For messages only: on a full disk the lock holds all the same."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
 
 
 def _holder(fd: int) -> str:

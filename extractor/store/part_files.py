@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 import xxhash
@@ -11,16 +12,28 @@ from extractor.errors import StoreError
 from extractor.manifest import Manifest
 from extractor.store.layout import DATA_FILE, shards
 from extractor.store.lock import require_no_writers
+from extractor.store.shard_names import shard_number
 
 _READ_BYTES = 16 << 20
 
 
-def list_part(path: Path, fingerprint: str) -> list[tuple[str, int]]:
-    """(shard name, bytes) of every shard. Raises StoreError when a run is writing, or it is another store's part."""
+def list_part(path: Path, fingerprint: str, without: Collection[str]) -> list[tuple[str, int]]:
+    """(shard name, bytes) of every shard but those named. Raises StoreError when a run is writing, a shard's file is
+    gone, or it is another store's part."""
     require_no_writers(path, "gathering")
     if Manifest.load(path).fingerprint() != fingerprint:
         raise StoreError(f"{path} belongs to another store; restore the folder that the store's parts.jsonl names")
-    return [(folder.name, (folder / DATA_FILE).stat().st_size) for folder in shards(path)]
+    return [(folder.name, _size(folder / DATA_FILE)) for folder in shards(path) if folder.name not in without]
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        raise StoreError(
+            f"{file} is gone; restore it from a copy, or give its samples up with `extractor verify --repair` of the "
+            "store that it is a part of"
+        ) from None
 
 
 def read_part(path: Path, shard: str, offset: int, size: int) -> bytes:
@@ -41,6 +54,13 @@ def file_checksum(file: Path) -> str:
 
 def part_checksum(path: Path, shard: str) -> str:
     return file_checksum(path / shard / DATA_FILE)
+
+
+def empty_part(path: Path) -> None:
+    """Delete the shards. The rest still says what the folder is."""
+    for folder in path.iterdir():
+        if shard_number(folder.name) is not None:
+            shutil.rmtree(folder)
 
 
 def delete_part(path: Path) -> None:

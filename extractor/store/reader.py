@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,29 +15,14 @@ from extractor.errors import StoreError
 from extractor.manifest import Manifest
 from extractor.store.catalog import Catalog, without
 from extractor.store.codec import codec
+from extractor.store.description import require_own
 from extractor.store.layout import shards
+from extractor.store.missing import MissingSampleError
 from extractor.store.parts import elsewhere
 from extractor.store.rejects import Reject, read_rejects
 from extractor.store.salvage import find_seals, fingerprint_in
 from extractor.store.sample import StoredSample
-from extractor.store.shard_file import Listing, ShardFile, require_own
-
-
-class MissingSampleError(StoreError, KeyError):
-    """A sample id that the store does not hold. The ids alike take a scan of all, which nobody who catches this shall
-    pay for: they are looked for when it is printed."""
-
-    def __init__(self, message: str, nearest: Callable[[], list[str]] | None = None) -> None:
-        super().__init__(message)
-        self._nearest = nearest
-
-    def __str__(self) -> str:
-        if self._nearest is None:
-            return str(self.args[0])
-        return f"{self.args[0]}; nearest: {', '.join(map(repr, self._nearest())) or 'none alike'}"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return MissingSampleError, (str(self),)
+from extractor.store.shard_file import Listing, ShardFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +85,16 @@ class Store(Mapping[str, StoredSample]):
     @classmethod
     def quietly(cls, path: Path | str, *, check: bool = False) -> Store:
         """`open` for callers that look at `problems` (shard name -> error) themselves."""
-        return cls(Path(path), Manifest.load(Path(path)), check=check)
+        while True:
+            store = cls(Path(path), Manifest.load(Path(path)), check=check)
+            gone = set(store.problems) - {folder.name for folder in shards(store.path)}
+            if not gone:
+                return store  # else a compact has removed shards since they were looked for: look again
+
+    @property
+    def shard_names(self) -> list[str]:
+        """Of all shards, also of those that can't be listed."""
+        return [file.path.name for file in self._files]
 
     def __len__(self) -> int:
         return len(self._catalog)

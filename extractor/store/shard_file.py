@@ -8,8 +8,6 @@ faulting a map in.
 from __future__ import annotations
 
 import contextlib
-import json
-import operator
 import os
 import threading
 import time
@@ -21,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from extractor.errors import CorruptError, StoreError
-from extractor.record import FORMAT_VERSION, Seal, decode_seal, index_entries, pages_of
+from extractor.record import Seal, decode_seal, index_entries, pages_of
+from extractor.store.description import decode_description
 from extractor.store.layout import DATA_FILE, LOCK_FILE
 from extractor.store.neighbours import Place, buffers, runs
 from extractor.store.opening import open_to_read
@@ -80,7 +79,7 @@ class ShardFile:
         )
 
     def _listing(self, tree: Tree, fingerprint: str) -> Listing:
-        about = _about(b"".join(tree.values(b"shard")), self.file, fingerprint)
+        about = decode_description(b"".join(tree.values(b"shard")), self.file, fingerprint)
         entries, ids = self._index(tree)
         self.page_bytes = tree.page_bytes
         return Listing(
@@ -177,36 +176,3 @@ class ShardFile:
                 if self._fd is None:
                     self._fd = open_to_read(self.file)
         return self._fd
-
-
-def _about(raw: bytes, file: Path, fingerprint: str) -> dict[str, Any]:
-    damaged = CorruptError(f"{file} has no readable description; run `extractor verify --repair`")
-    try:
-        about: dict[str, Any] = json.loads(raw)
-        version, found = int(about["format_version"]), str(about["fingerprint"])
-        about |= {"run_id": str(about["run_id"]), "writer": int(about["writer"])}
-    except (ValueError, TypeError, KeyError) as error:
-        raise damaged from error
-    is_own = is_same_but_for_damage(found, fingerprint)
-    if is_own and (found != fingerprint or version > FORMAT_VERSION):  # the version is part of the fingerprint
-        raise damaged
-    if version > FORMAT_VERSION:
-        raise StoreError(
-            f"{file} has format version {version}; this release reads up to {FORMAT_VERSION}; update the extractor"
-        )
-    require_own(found, fingerprint, file)
-    return about
-
-
-def is_same_but_for_damage(found: str, fingerprint: str) -> bool:
-    """Whether at most one letter differs: those of two stores differ in nearly all of 16, a flipped bit's in one."""
-    return len(found) == len(fingerprint) and sum(map(operator.ne, found, fingerprint)) <= 1
-
-
-def require_own(found: str, fingerprint: str, file: Path) -> None:
-    """Raise StoreError for a shard of another store: its samples have other values under the same ids."""
-    if not is_same_but_for_damage(found, fingerprint):
-        raise StoreError(
-            f"{file} belongs to a store of fingerprint {found}, this store has {fingerprint}; move the shard's folder "
-            "back to its own store"
-        )
