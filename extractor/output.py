@@ -87,11 +87,11 @@ def replace_all(scratch: Path, folder: Path, names: Sequence[str]) -> None:
                 _keep(folder / name, Path(kept) / name)
                 os.replace(scratch / name, folder / name)
                 moved.append(name)
+            sync_folder(folder)
         except BaseException:
             for name in names:
                 _restore(Path(kept) / name, folder / name, name in moved)
             raise
-    sync_folder(folder)
 
 
 def _put(path: Path, data: bytes | memoryview, *, durable: bool) -> None:

@@ -59,15 +59,21 @@ def _finish(store: Store, out: Path) -> None:
 
 @contextmanager
 def _bare_os_errors() -> Iterator[None]:
-    """datasets wraps what the filesystem said in an error of its own."""
+    """datasets wraps what the filesystem said in errors of its own, some of them OSErrors without a number."""
     try:
         yield
-    except OSError:
-        raise
     except Exception as error:
-        if isinstance(error.__cause__, OSError):
-            raise error.__cause__ from None
-        raise
+        said = _system_error(error)
+        if said is None or said is error:
+            raise
+        raise said from None
+
+
+def _system_error(error: BaseException | None) -> OSError | None:
+    """The error that the system gave, at whatever depth it is the cause."""
+    while error is not None and not (isinstance(error, OSError) and error.errno):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _rows(store: Store) -> Iterator[dict[str, Any]]:

@@ -17,14 +17,16 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="session")
 def preload(tmp_path_factory):
-    """run(module, *arguments) -> what its main prints as JSON, in a process with faults.c loaded before libc."""
+    """run(module, *arguments, source) -> what its main prints as JSON, in a process with the C file loaded before libc."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler to build the fault library with")
-    library = tmp_path_factory.mktemp("faults") / "faults.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, HERE / "faults.c", "-ldl"], check=True)
+    folder = tmp_path_factory.mktemp("faults")
 
-    def run(module, *arguments):
+    def run(module, *arguments, source="faults.c"):
+        library = folder / f"{source}.so"
+        if not library.exists():
+            subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, HERE / source, "-ldl"], check=True)
         paths = os.pathsep.join([str(HERE.parents[1]), str(HERE.parent), str(HERE)])
         environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": paths}
         command = [sys.executable, str(HERE / module), *map(str, arguments)]
