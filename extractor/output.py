@@ -78,14 +78,19 @@ def sync_folder(path: Path) -> None:
 
 def replace_all(scratch: Path, folder: Path, names: Sequence[str]) -> None:
     """Move the finished files `names` from `scratch`, on the same filesystem, into `folder`, durably: all of them, or,
-    where one can't be moved, none, and the earlier files stand as before. Raises OSError."""
-    make_durable(scratch / name for name in names)
+    where one can't be moved, none, and the earlier files stand as before. A name that `scratch` lacks goes from
+    `folder`. Raises OSError."""
+    made = [name for name in names if (scratch / name).exists()]
+    make_durable(scratch / name for name in made)
     with TemporaryDirectory(prefix=".replaced-", dir=scratch) as kept:
         moved: list[str] = []
         try:
             for name in names:
                 _keep(folder / name, Path(kept) / name)
-                os.replace(scratch / name, folder / name)
+                if name in made:
+                    os.replace(scratch / name, folder / name)
+                else:
+                    (folder / name).unlink(missing_ok=True)
                 moved.append(name)
             sync_folder(folder)
         except BaseException:
@@ -129,7 +134,7 @@ def _restore(kept: Path, place: Path, moved: bool) -> None:
     if kept.exists():
         os.replace(kept, place)
     elif moved:
-        place.unlink()
+        place.unlink(missing_ok=True)
 
 
 def _forget(file: Path) -> None:

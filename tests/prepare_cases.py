@@ -38,7 +38,9 @@ def samples(out: Path) -> list[dict[str, Any]]:
 
 
 def rejects(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
+    """None are listed where there is no file."""
+    file = out / "rejects.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def prepare_records(folder: Path, tokenizer: Path, records: Iterable[Any], **options: Any) -> list[dict[str, Any]]:

@@ -33,6 +33,8 @@ def test_all_files_are_replaced(folders: tuple[Path, Path]) -> None:
     replace_all(scratch, out, ("a", "b", "c"))
     assert contents(out) == {"a": "new a", "b": "new b", "c": "new c", "x": "other"}
     assert list(scratch.iterdir()) == []
+    replace_all(scratch, out, ("a", "never there"))
+    assert contents(out) == {"b": "new b", "c": "new c", "x": "other"}, "what is not made any more goes"
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -64,7 +66,7 @@ def test_an_interrupt_between_two_files_keeps_all(folders: tuple[Path, Path], mo
 
     monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        replace_all(scratch, out, ("a", "b", "c"))
+        replace_all(scratch, out, ("x", "a", "b", "c"))
     assert contents(out) == {"a": "old a", "x": "other"}
 
 

@@ -37,7 +37,51 @@ def test_done(tmp_path: Path, data: Path, tiny_tokenizer_dir: Path, capsys: pyte
     assert lines[0] == ["source", "read", "kept", "duplicate", "dropped", "rejected", "samples", "tokens", "trained"]
     assert lines[1] == ["data", "3", "2", "1", "0", "0", "2", "55", "9"]
     assert lines[2] == ["total", *lines[1][1:]]
-    assert (tmp_path / "out" / "rejects.jsonl").read_text() == ""
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["report.json", "samples.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [((), "an empty folder"), (("a", "b", "c", "d", "e", "config.json"), "a, b, c, config.json and 2 more")],
+)
+def test_a_folder_without_a_tokenizer(
+    tmp_path: Path,
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    files: tuple[str, ...],
+    found: str,
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in files:
+        (here / name).write_text("{}")
+    monkeypatch.chdir(here)
+    assert command(data, "--tokenizer", ".", "--out", tmp_path / "out") == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"extractor prepare: {here} holds no tokenizer: looked for tokenizer*, tokenization*.py, ")
+    assert said.endswith(f"found {found}; pass the folder of the target model or its tokenizer with --tokenizer\n")
+
+
+def test_without_rejects_there_is_no_list_of_them(
+    tmp_path: Path, data: Path, tiny_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither an empty one, nor that of an earlier run, nor a word of it."""
+    bad, empty, out = data.with_name("bad.jsonl"), data.with_name("empty.jsonl"), tmp_path / "out"
+    bad.write_text('{"seq_len": 9}\n')
+    empty.write_text("")
+    assert command(bad, data, "--tokenizer", tiny_tokenizer_dir, "--out", out) == 3
+    assert (out / "rejects.jsonl").exists()
+    assert command(bad, "--tokenizer", tiny_tokenizer_dir, "--out", out) == 1
+    assert (out / "failed-rejects.jsonl").exists()
+    capsys.readouterr()
+    assert command(empty, "--tokenizer", tiny_tokenizer_dir, "--out", out) == 1
+    assert capsys.readouterr().err == (
+        f"extractor prepare: no sample is left: there are no records in {empty}; pass files that hold some\n"
+    )
+    assert not (out / "failed-rejects.jsonl").exists()
+    assert command(data, "--tokenizer", tiny_tokenizer_dir, "--out", out) == 0
+    assert sorted(file.name for file in out.iterdir()) == ["report.json", "samples.parquet"]
 
 
 def test_what_is_prepared_survives_a_power_cut(

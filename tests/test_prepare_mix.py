@@ -232,11 +232,11 @@ def test_row_groups_are_small(tmp_path: Path, tiny_tokenizer_dir: Path) -> None:
 
 
 def test_nothing_left(tmp_path: Path, tiny_tokenizer_dir: Path) -> None:
-    """The earlier run's files stay as they were, all three, and the reasons have a file of their own."""
+    """The earlier run's files stay as they were, all of them, and the reasons have a file of their own."""
     good, bad = write_jsonl(tmp_path / "g.jsonl", [chat("q", "a")]), write_jsonl(tmp_path / "b.jsonl", [{"seq_len": 3}])
     prepare_files(tmp_path / "out", tiny_tokenizer_dir, good)
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    assert set(before) == {"rejects.jsonl", "report.json", "samples.parquet"}
+    assert set(before) == {"report.json", "samples.parquet"}
     message = r"no sample is left of 1 records \(1 lengths_only\); each is listed in .*/failed-rejects.jsonl"
     with pytest.raises(InputError, match=message):
         prepare_files(tmp_path / "out", tiny_tokenizer_dir, bad)

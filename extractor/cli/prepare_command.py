@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="file (JSON, JSONL, .gz, .zst, Parquet, Arrow), folder, or recipe (.yaml)",
     )
     add("--tokenizer", type=Path, required=True, metavar="DIR", help="folder of the target model or its tokenizer")
-    add("--out", type=Path, metavar="DIR", help="folder for samples.parquet, report.json and rejects.jsonl")
+    add("--out", type=Path, metavar="DIR", help="folder for samples.parquet, report.json, rejects.jsonl")
     add("--max-length", type=int, default=8192, metavar="TOKENS", help="cap of a sample, 0: none (default: 8192)")
     add("--overlong", default="truncate", metavar="RULE", help="truncate, drop or error (default: truncate)")
     add("--seed", type=int, default=0, help="seed of the shuffle and of draws (default: 0)")

@@ -35,7 +35,7 @@ _SPILLED_PER_BYTE = 1.5  # spilled bytes per input byte: 5 bytes a token of 3 to
 
 
 def prepare(options: PrepareOptions) -> dict[str, Any]:
-    """Write samples.parquet, report.json and rejects.jsonl into `options.out`; returns the report.
+    """Write samples.parquet, report.json and, where there are any, rejects.jsonl into `options.out`; returns the report.
 
     A run that fails or is interrupted leaves the files of an earlier one as they were.
 
@@ -73,12 +73,14 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
         written = Merger(buckets, sources, report, options.dedupe).write(scratch / SAMPLES)
         summary = report.summary(_settings(options, sources))
         write_json(scratch / REPORT, summary)
+        if not (scratch / REJECTS).stat().st_size:
+            (scratch / REJECTS).unlink()
         if not written:
-            os.replace(scratch / REJECTS, scratch / FAILED_REJECTS)
+            if (scratch / REJECTS).exists():
+                os.replace(scratch / REJECTS, scratch / FAILED_REJECTS)
             replace_all(scratch, options.out, (FAILED_REJECTS,))
             raise InputError(_nothing_left(summary, options.out))
-        replace_all(scratch, options.out, (SAMPLES, REJECTS, REPORT))
-    (options.out / FAILED_REJECTS).unlink(missing_ok=True)
+        replace_all(scratch, options.out, (SAMPLES, REJECTS, REPORT, FAILED_REJECTS))
     return summary
 
 
@@ -186,5 +188,8 @@ def _settings(options: PrepareOptions, sources: list[Source]) -> dict[str, Any]:
 def _nothing_left(summary: dict[str, Any], out: Path) -> str:
     records = summary["total"]["records"]
     reasons = {**records["rejected"], **records["dropped"]}
-    listed = ", ".join(f"{count} {reason}" for reason, count in reasons.items()) or "no records at all"
+    if not reasons:
+        files = ", ".join(file for of_source in summary["settings"]["files"].values() for file in of_source)
+        return f"no sample is left: there are no records in {files}; pass files that hold some"
+    listed = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
     return f"no sample is left of {records['read']} records ({listed}); each is listed in {out / FAILED_REJECTS}"

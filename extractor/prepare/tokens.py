@@ -13,6 +13,7 @@ from extractor.errors import InputError
 from extractor.prepare.reject import Reject
 from extractor.prepare.tokentable import token_table
 
+_FILES = ("tokenizer*", "tokenization*.py", "*.model", "*.tiktoken", "tekken.json", "vocab*", "merges.txt")
 _NEAR = 8  # a cut through a merged token moves the boundary by a token or two; beyond this it is not the same text
 
 
@@ -106,6 +107,7 @@ def load_tokenizer(path: Path, chat_template: Path | None = None, trust_remote_c
     if not path.is_dir():
         found = "is a file, not a folder" if path.exists() else "does not exist"
         raise InputError(f"tokenizer folder {path} {found}; pass the folder of a Hugging Face model or tokenizer")
+    _require_files(path)
     try:
         hf = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
@@ -115,6 +117,18 @@ def load_tokenizer(path: Path, chat_template: Path | None = None, trust_remote_c
     if chat_template is not None:
         hf.chat_template = _read_template(chat_template)
     return Tokenizer(hf, path)
+
+
+def _require_files(path: Path) -> None:
+    """Said before transformers would: it guesses at packages that may be missing."""
+    if any(next(path.glob(pattern), None) for pattern in _FILES):
+        return
+    there = sorted(entry.name for entry in path.iterdir())
+    found = ", ".join(there[:4]) + (f" and {len(there) - 4:,} more" if len(there) > 4 else "")
+    raise InputError(
+        f"{path.resolve()} holds no tokenizer: looked for {', '.join(_FILES)}, found {found or 'an empty folder'}; pass "
+        "the folder of the target model or its tokenizer with --tokenizer"
+    )
 
 
 def _hint(path: Path, trusted: bool) -> str:
