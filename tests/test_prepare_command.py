@@ -145,12 +145,6 @@ def test_out_is_needed_to_write(data: Path, tiny_tokenizer_dir: Path, capsys: py
     assert "--out is missing" in capsys.readouterr().err
 
 
-def test_a_folder_without_tokenizer(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "empty").mkdir()
-    assert command(data, "--tokenizer", tmp_path / "empty", "--out", tmp_path / "out") == 1
-    assert "no tokenizer can be loaded from" in capsys.readouterr().err
-
-
 def test_an_out_that_is_a_file(data: Path, tiny_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(data, "--tokenizer", tiny_tokenizer_dir, "--out", data) == 1
     assert f"{data} can't be written" in capsys.readouterr().err

@@ -35,7 +35,7 @@ _SPILLED_PER_BYTE = 1.5  # spilled bytes per input byte: 5 bytes a token of 3 to
 
 
 def prepare(options: PrepareOptions) -> dict[str, Any]:
-    """Write samples.parquet, report.json and, where there are any, rejects.jsonl into `options.out`; returns the report.
+    """Write samples.parquet, report.json and, where needed, rejects.jsonl into `options.out`; returns the report.
 
     A run that fails or is interrupted leaves the files of an earlier one as they were.
 

@@ -126,8 +126,8 @@ def _require_files(path: Path) -> None:
     there = sorted(entry.name for entry in path.iterdir())
     found = ", ".join(there[:4]) + (f" and {len(there) - 4:,} more" if len(there) > 4 else "")
     raise InputError(
-        f"{path.resolve()} holds no tokenizer: looked for {', '.join(_FILES)}, found {found or 'an empty folder'}; pass "
-        "the folder of the target model or its tokenizer with --tokenizer"
+        f"{path.resolve()} holds no tokenizer: looked for {', '.join(_FILES)}, found {found or 'an empty folder'}; "
+        "pass the folder of the target model or its tokenizer with --tokenizer"
     )
 
 

@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="session")
 def preload(tmp_path_factory):
-    """run(module, *arguments, source) -> what its main prints as JSON, in a process with `source` loaded before libc."""
+    """run(module, *arguments, source) -> what its main prints as JSON, with `source` loaded before libc."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler to build the fault library with")
