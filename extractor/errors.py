@@ -5,11 +5,18 @@ A message says four things: what went wrong, what was found, what is allowed, an
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class ExtractorError(ValueError):
     """Base of all errors caused by input, configuration or the machine. The command prints it on one line."""
 
     exit_code = 1
+
+    def to_keep(self) -> Self:
+        """The same without its traceback, which holds all variables on its way, and open files with them, until the
+        garbage collector comes by."""
+        return type(self)(*self.args)
 
 
 class UsageError(ExtractorError):

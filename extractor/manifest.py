@@ -91,7 +91,9 @@ class Manifest:
             raw = json.loads(file.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             raise StoreError(_not_a_store(store)) from None
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise StoreError(f"{file} can't be read: {error}; make it readable, or check the disk (dmesg)") from error
+        except ValueError as error:
             raise StoreError(f"{file} can't be read as JSON: {error}; restore it from a copy of the store") from error
         return cls._from_raw(raw, file)
 

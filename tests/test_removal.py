@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import json
 import os
@@ -11,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from store_cases import OPTIONS, a_manifest, a_store, many
+from store_cases import OPTIONS, a_manifest, a_store, add, many
 
 from extractor import removal
 from extractor.cli import main
@@ -339,4 +340,25 @@ def test_a_folder_that_the_disk_keeps_is_told_and_removed_later(store, monkeypat
         with pytest.raises(StoreError, match="removed in part"):
             remove(store)
     remove(store)
+    assert not store.exists()
+
+
+@pytest.mark.parametrize("damage", ["root", "lost", "cut off", "root of a killed writer's"])
+def test_a_damaged_store_can_be_removed(store, damage):
+    """Looking at it kept its files open, and so it was in use, by the removal itself."""
+    add(store, {"more": 5}, a_manifest(), run_id="more")
+    file = store / "shard-0000" / "data.mdb"
+    if damage == "lost":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:9000] if damage == "cut off" else bytes(9000))
+    if "killed" in damage:
+        (file.parent / "lock.mdb").touch()
+    collecting = gc.isenabled()
+    gc.disable()  # which would close the files at a time of its own
+    try:
+        assert main(["remove", "--yes", str(store)]) == 0
+    finally:
+        if collecting:
+            gc.enable()
     assert not store.exists()

@@ -184,7 +184,7 @@ class Store(Mapping[str, StoredSample]):
         try:
             listings[index] = file.listing(self.manifest.fingerprint())
         except StoreError as error:
-            self.problems[file.path.name] = error
+            self.problems[file.path.name] = error.to_keep()
 
 
 def _counted(listing: Listing, file: ShardFile, rejects: list[Reject]) -> tuple[np.ndarray, bytes]:

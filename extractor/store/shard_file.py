@@ -61,22 +61,18 @@ class ShardFile:
     def listing(self, fingerprint: str) -> Listing:
         """Raises StoreError for another store's shard, CorruptError for one that can't be read, OpenFilesError when no
         further file may be opened."""
-        damage: CorruptError | None = None
         for attempt in range(_ATTEMPTS):
             time.sleep(0.01 * attempt)
             try:
                 tree = self.tree()
                 listing = self._listing(tree, fingerprint)
-            except CorruptError as error:
-                if not (self.path / LOCK_FILE).exists():
+            except CorruptError:  # or pages that the writer reused while they were read
+                if attempt == _ATTEMPTS - 1 or not (self.path / LOCK_FILE).exists():
                     raise
-                damage = error  # or pages that the writer reused while they were read
                 continue
             if tree.is_current():
                 return listing
-        raise damage or StoreError(
-            f"{self.file} changes faster than it can be listed; try again when its run has ended"
-        )
+        raise StoreError(f"{self.file} changes faster than it can be listed; try again when its run has ended")
 
     def _listing(self, tree: Tree, fingerprint: str) -> Listing:
         about = decode_description(b"".join(tree.values(b"shard")), self.file, fingerprint)
