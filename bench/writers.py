@@ -23,6 +23,8 @@ from synthetic import Load, Run, make_steps
 from timing import Variant, compare
 from torch import Tensor
 
+from extractor import sizes
+
 LOAD = Load(samples=size(8, toy=2), tokens=size(1536, toy=96), step_rows=size(1536, toy=64))
 WRITERS = size((1, 2, 4, 8), toy=(1, 2))
 RING_BYTES = size(6 * (64 << 20), toy=32 << 20)
@@ -66,7 +68,7 @@ def test_writers(benchmark, place):
     kind, folder = place
     counts = affordable(WRITERS)
     if not counts:
-        pytest.skip(f"one writer needs {need_bytes([1]) / 2**30:.1f} GiB, and half of the free memory is less")
+        pytest.skip(f"one writer needs {sizes.size(need_bytes([1]))}, and half of the free memory is less")
     absent = [count for count in WRITERS if count not in counts]
     steps = make_steps(LOAD)
     with ExitStack() as stack:

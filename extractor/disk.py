@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extractor.errors import DiskFullError, StoreError
+from extractor.sizes import size
 
 # quotactl_fd(2): the same number on every architecture. Older kernels (before 5.14) answer ENOSYS: no quota is known.
 _QUOTACTL_FD = 443
@@ -94,8 +95,8 @@ def require_room(
     free = free_bytes(path)
     if need_bytes > free and not force:
         raise DiskFullError(
-            f"{path} needs {need_bytes:,} bytes ({_gib(need_bytes)} GiB) but its filesystem has {free:,} bytes free "
-            f"({_gib(free)} GiB), {need_bytes - free:,} too few; make room (`extractor plan --out` lists stores that "
+            f"{path} needs {need_bytes:,} bytes ({size(need_bytes)}) but its filesystem has {free:,} bytes free "
+            f"({size(free)}), {need_bytes - free:,} too few; make room (`extractor plan --out` lists stores that "
             f"can go), {remedy}"
         )
     return free
@@ -115,8 +116,8 @@ class RoomWatch:
         short = left_bytes > free
         if short and not self._warned:
             warnings.warn(
-                f"{self._path} still needs {left_bytes:,} bytes ({_gib(left_bytes)} GiB), but only {free:,} bytes "
-                f"({_gib(free)} GiB) are free now; make room while the run goes on (`extractor plan --out` lists "
+                f"{self._path} still needs {left_bytes:,} bytes ({size(left_bytes)}), but only {free:,} bytes "
+                f"({size(free)}) are free now; make room while the run goes on (`extractor plan --out` lists "
                 "stores that can go)",
                 stacklevel=2,
             )
@@ -151,7 +152,3 @@ def _left(descriptor: int, kind: int, who: int) -> int | None:
         return None
     limit = (quota.hard or quota.soft) * _QUOTA_BLOCK_BYTES
     return max(0, limit - quota.space) if limit else None
-
-
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / (1 << 30):,.1f}"

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressC
 from rich.table import Table
 
 from extractor.engines.job import Progress as RunProgress
+from extractor.sizes import size
 from extractor.summary import Summary
 
 _LINE_SECONDS = 5.0
@@ -102,7 +103,7 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
         ("samples stored before", f"{summary.already_stored:,}"),
         ("tokens", f"{summary.tokens:,}"),
         ("tokens/s", f"{summary.tokens_per_s:,.0f}"),
-        ("hidden states", f"{summary.bytes / 2**30:.3f} GiB"),
+        ("hidden states", size(summary.bytes)),
         ("seconds", f"{summary.seconds:.1f}"),
         ("seconds waiting for the disk", f"{summary.stalled_seconds:.1f}"),
         (f"saturated values{which}", f"{summary.saturated:,}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ from store_cases import damage
 from store_samples import a_manifest, assert_same_rows, rows_of, seal, write_samples
 
 from extractor import compaction
+from extractor.cli import main
 from extractor.compaction import compact
 from extractor.errors import DiskFullError, StoreError
 from extractor.integrity import check_store
@@ -185,3 +187,18 @@ def test_what_a_killed_compact_left_is_the_stores_own(doomed, monkeypatch):
     assert Path(".gone-shard-0001/data.mdb") in [file.path for file in own]
     assert ".gone-shard-0001" in store_folders(path)
     assert foreign == []
+
+
+def test_nothing_to_do_is_one_sentence(tmp_path, capsys):
+    path = prepare_store(tmp_path / "s", MANIFEST).path
+    write_samples(path, {"s0": rows_of(0, 40, MANIFEST)})
+    assert main(["compact", str(path)]) == 0
+    said = f"nothing to do: of each shard in {path} less than 0.05 is dead (--min-dead)\n"
+    assert capsys.readouterr().out == said
+    assert main(["compact", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rewritten"] == []
+
+
+def test_what_was_done_is_a_table(wasteful, capsys):
+    assert main(["compact", str(wasteful[0])]) == 0
+    assert "shard-0004" in capsys.readouterr().out

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
+import shlex
 
 import numpy as np
 import pytest
@@ -294,7 +296,23 @@ def test_command_prints_one_json_document(tmp_path, store, capsys):
     assert main(["export", str(store.path), "--to", "safetensors", "--out", str(tmp_path / "out"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["written"] == 3
     assert main(["export", str(store.path), "--to", "safetensors", "--out", str(tmp_path / "out")]) == 0
-    assert "0 files written (0.00 GiB), 3 already there" in capsys.readouterr().out
+    assert "0 files written (0 bytes), 3 already there" in capsys.readouterr().out
+    assert main(["export", str(store.path), "--to", "safetensors", "--out", str(tmp_path / "anew")]) == 0
+    assert re.search(r"3 files written \(\d\.\d KiB\)\n", capsys.readouterr().out)
     arguments = ["export", str(store.path), "--to", "modelopt", "--out", str(tmp_path / "x"), "--index-only"]
     assert main(arguments) == 2
     assert "--index-only goes with --to speculators" in capsys.readouterr().err
+
+
+def test_an_index_says_where_the_states_are_and_how_to_train_from_there(tmp_path, store, capsys):
+    pytest.importorskip("datasets")
+    out = tmp_path / "my index"
+    assert main(["export", str(store.path), "--to", "speculators", "--out", str(out), "--index-only"]) == 0
+    said, command = capsys.readouterr().out.splitlines()
+    assert (
+        said == f"3 samples, 27 tokens: {out} holds the data set without the states, which are read from {store.path}:"
+    )
+    assert shlex.split(command)[-5:] == ["--hidden-states-path", str(store.path), "--data-path", str(out), "..."]
+    assert not (out / "samples.jsonl").exists(), "it would name files that are not there"
+    assert main(["export", str(store.path), "--to", "speculators", "--out", str(out)]) == 0
+    assert (out / "samples.jsonl").exists()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from extractor.budget.rows import Price
 from extractor.budget.scenarios import Corpus
-from extractor.budget.units import GIB
 from extractor.errors import UsageError
 from extractor.output import write_whole
+from extractor.sizes import GIB
 
 SUFFIXES = (".png", ".svg", ".pdf")
 _SHOWN_SOURCES = 12  # more colours can't be told apart; the smallest are added up

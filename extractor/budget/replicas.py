@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from extractor.budget.rates import Rate
 from extractor.budget.room import Job
 from extractor.budget.rows import ScenarioRow
-from extractor.budget.units import gib, hours
+from extractor.budget.units import hours
 from extractor.replicas.leases import LeaseLimits
+from extractor.sizes import size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,7 @@ class ReplicaPlan:
 
     def __str__(self) -> str:
         return (
-            f"on {self.replicas:,} replicas: {hours(self.hours)}; each node's own disk needs {gib(self.node_bytes)} "
+            f"on {self.replicas:,} replicas: {hours(self.hours)}; each node's own disk needs {size(self.node_bytes)} "
             f"for up to {self.node_tokens:,} tokens"
         )
 

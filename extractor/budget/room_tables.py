@@ -9,23 +9,25 @@ from rich.text import Text
 
 from extractor.budget.room import RoomReport
 from extractor.budget.store_lines import store_lines
-from extractor.budget.units import gib
 from extractor.budget.verdict import DOES_NOT_FIT, FITS
+from extractor.sizes import size
 
 
 def room_lines(room: RoomReport, every_store: bool = False) -> Iterator[RenderableType]:
     yield Text(f"disk at {room.out}: {_space(room)}")
     yield from store_lines(room, every_store)
-    yield Text(f"needs {gib(room.verdict.need_bytes)}, seals and rounding included{_resume(room)}")
+    yield Text(f"needs {size(room.verdict.need_bytes)}, seals and rounding included{_resume(room)}")
     yield Text(verdict_line(room), style="bold green" if room.verdict.verdict == FITS else "bold red")
 
 
 def verdict_line(room: RoomReport) -> str:
     verdict = room.verdict
     if verdict.verdict == FITS:
-        return f"verdict: fits, {gib(verdict.free_bytes - verdict.need_bytes)} to spare"
+        return f"verdict: fits, {size(verdict.free_bytes - verdict.need_bytes)} to spare"
     if verdict.verdict == DOES_NOT_FIT:
-        return f"verdict: does not fit by {gib(verdict.short_bytes)} ({verdict.short_bytes:,} bytes){_even_after(room)}"
+        return (
+            f"verdict: does not fit by {size(verdict.short_bytes)} ({verdict.short_bytes:,} bytes){_even_after(room)}"
+        )
     return f"verdict: fits after removing {', '.join(verdict.remove)} (extractor remove STORE)"
 
 
@@ -35,11 +37,11 @@ def _even_after(room: RoomReport) -> str:
 
 def _space(room: RoomReport) -> str:
     space = room.space
-    parts = [f"{gib(space.free_bytes)} free of {gib(space.total_bytes)}"]
+    parts = [f"{size(space.free_bytes)} free of {size(space.total_bytes)}"]
     if space.quota_left_bytes is not None:
-        parts.append(f"the quota leaves {gib(space.quota_left_bytes)}")
+        parts.append(f"the quota leaves {size(space.quota_left_bytes)}")
     if space.reserved_bytes:
-        parts.append(f"{gib(space.reserved_bytes)} reserved for root not counted")
+        parts.append(f"{size(space.reserved_bytes)} reserved for root not counted")
     return "; ".join(parts)
 
 

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from extractor.budget.room import RoomReport, StoreRow
-from extractor.budget.units import gib
 from extractor.budget.verdict import FITS
+from extractor.sizes import size
 
 _SHOWN = 10
 _ROOMY = 0.9  # of the free space: below it nobody has to look for more
@@ -51,11 +51,10 @@ def _rest_line(rest: Sequence[StoreRow], others: bool) -> str:
     """How many stores are not in the table, what they occupy, and how to see them."""
     stores = f"{len(rest):,} {'other ' if others else ''}store{'s' if len(rest) > 1 else ''}"
     removable = [row for row in rest if row.can_go]
-    freed = (
-        f"; removing the {len(removable):,} that look superseded frees {gib(sum(row.freed_bytes for row in removable))}"
-    )
+    frees = size(sum(row.freed_bytes for row in removable))
+    freed = f"; removing the {len(removable):,} that look superseded frees {frees}"
     return (
-        f"{stores} on the same filesystem, {gib(sum(row.disk_bytes for row in rest))}{freed if removable else ''} "
+        f"{stores} on the same filesystem, {size(sum(row.disk_bytes for row in rest))}{freed if removable else ''} "
         "(--stores or --json lists them)"
     )
 
@@ -73,7 +72,7 @@ def _table(rows: Sequence[StoreRow]) -> Table:
     ):
         table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for row in rows:
-        sizes = (f"{row.samples:,}", gib(row.disk_bytes), gib(row.freed_bytes))
+        sizes = (f"{row.samples:,}", size(row.disk_bytes), size(row.freed_bytes))
         table.add_row(escape(str(row.path)), escape(row.model), *sizes, row.written, escape(_remark(row)))
     return table
 

@@ -13,7 +13,8 @@ from rich.text import Text
 from extractor.budget.report import Plan
 from extractor.budget.room_tables import room_lines
 from extractor.budget.rows import Bin, CapRow, ScenarioRow, SourceRow
-from extractor.budget.units import gib, hours
+from extractor.budget.units import hours
+from extractor.sizes import size
 
 _BAR_WIDTH = 40
 _HEAVY_MARK = "!"
@@ -61,9 +62,9 @@ def rate_line(plan: Plan) -> str:
 
 def chosen_line(plan: Plan) -> str:
     row = plan.chosen
-    coded = f", {gib(row.coded_bytes)} with the lossless codec" if row.coded_bytes is not None else ""
+    coded = f", {size(row.coded_bytes)} with the lossless codec" if row.coded_bytes is not None else ""
     return (
-        f"chosen: {row.scenario}: {row.samples:,} samples, {row.tokens:,} tokens, {gib(row.size_bytes)}{coded}, "
+        f"chosen: {row.scenario}: {row.samples:,} samples, {row.tokens:,} tokens, {size(row.size_bytes)}{coded}, "
         f"{hours(row.hours)}{_range(plan)}"
     )
 
@@ -104,7 +105,7 @@ def _source_cells(row: SourceRow) -> list[str]:
         f"{row.token_share:.1%}",
         f"{row.mean_tokens:,.1f}",
         *(f"{value:,}" for value in lengths),
-        gib(row.size_bytes),
+        size(row.size_bytes),
         hours(row.hours),
     ]
 
@@ -124,7 +125,7 @@ def _coded_column(plan: Plan) -> list[str]:
 
 
 def _coded_cell(plan: Plan, row: CapRow | ScenarioRow) -> list[str]:
-    return [gib(row.coded_bytes)] if plan.codec_ratio and row.coded_bytes is not None else []
+    return [size(row.coded_bytes)] if plan.codec_ratio and row.coded_bytes is not None else []
 
 
 def _caps(plan: Plan) -> Table:
@@ -140,7 +141,7 @@ def _caps(plan: Plan) -> Table:
         "time",
     )
     for row in plan.caps:
-        cells = (f"{row.kept_tokens:,}", f"{row.dropped_tokens:,}", f"{row.truncated_samples:,}", gib(row.size_bytes))
+        cells = (f"{row.kept_tokens:,}", f"{row.dropped_tokens:,}", f"{row.truncated_samples:,}", size(row.size_bytes))
         mark = _CHOSEN_MARK if row.chosen else " "
         table.add_row(f"{mark} {row.cap_tokens:,}", *cells, *_coded_cell(plan, row), hours(row.hours))
     return table
@@ -151,8 +152,8 @@ def _scenarios(plan: Plan) -> Table:
     table = _table(f"Scenarios (seed {plan.seed})", "scenario", *columns)
     for row in plan.scenarios:
         mark = _CHOSEN_MARK if row.chosen else " "
-        cells = (f"{row.samples:,}", f"{row.tokens:,}", gib(row.size_bytes), *_coded_cell(plan, row), hours(row.hours))
-        saved = (gib(row.saved_bytes), hours(row.saved_hours)) if row.saved_bytes else ("", "")
+        cells = (f"{row.samples:,}", f"{row.tokens:,}", size(row.size_bytes), *_coded_cell(plan, row), hours(row.hours))
+        saved = (size(row.saved_bytes), hours(row.saved_hours)) if row.saved_bytes else ("", "")
         table.add_row(f"{mark} {escape(row.scenario)}", *cells, *saved, style="bold" if row.chosen else None)
     return table
 

@@ -1,4 +1,4 @@
-"""Numbers as people write and read them: 23.1M tokens in, GiB and hours out. Sizes are powers of 1,024 and say so."""
+"""Numbers as people write and read them: 23.1M tokens in, hours out."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from decimal import Decimal
 
 _SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _NUMBER = re.compile(r"\s*(\d[\d_,]*(?:\.\d+)?|\.\d+)\s*([KMBGT]?)\s*", re.IGNORECASE)
-GIB = 1 << 30
-TIB = 1 << 40
 
 
 def parse_quantity(text: str) -> Decimal | None:
@@ -17,15 +15,6 @@ def parse_quantity(text: str) -> Decimal | None:
     if not match:
         return None
     return Decimal(match[1].replace("_", "").replace(",", "")) * _SUFFIXES[match[2].upper()]
-
-
-def gib(size_bytes: float) -> str:
-    """`5,543.5 GiB`; from 10,000 GiB on in TiB; below 0.1 GiB in MiB."""
-    if size_bytes >= 10_000 * GIB:
-        return f"{size_bytes / TIB:,.1f} TiB"
-    if 0 < size_bytes < GIB / 10:
-        return f"{size_bytes / (1 << 20):,.1f} MiB"
-    return f"{size_bytes / GIB:,.1f} GiB"
 
 
 def hours(value: float | None) -> str:

@@ -9,6 +9,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from extractor.sizes import size
+
 _LINE_SECONDS = 5.0
 
 
@@ -45,6 +47,6 @@ class ByteProgress:
         rate = done / (now - self._started)
         left = (total - done) / rate if rate else 0.0
         print(
-            f"{self._what}: {done / 1e9:.1f} of {total / 1e9:.1f} GB, {rate / 1e9:.2f} GB/s, {left:.0f} s left",
+            f"{self._what}: {size(done)} of {size(total)}, {rate / 1e9:.2f} GB/s, {left:.0f} s left",
             file=sys.stderr,
         )

@@ -25,9 +25,12 @@ def run(args: argparse.Namespace) -> int:
     from extractor.cli.store_tables import print_document
     from extractor.compaction import compact
 
-    document = asdict(compact(args.store, min_dead_share=args.min_dead))
+    done = compact(args.store, min_dead_share=args.min_dead)
+    document = asdict(done)
     if args.json:
         print(json.dumps(document, indent=2))
+    elif not (done.rewritten or done.removed):
+        print(f"nothing to do: of each shard in {args.store} less than {args.min_dead:.3g} is dead (--min-dead)")
     else:
         print_document(document)
     return 0

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from extractor.sizes import size
+
+if TYPE_CHECKING:
+    from extractor.exports.job import ExportSummary
 
 HELP = "write a store in the file format of another trainer"
 EXAMPLE = "extractor export store/ --to speculators --out speculators-data/"
@@ -45,12 +52,25 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(as_json(summary)))
     else:
-        print(
-            f"{summary.samples:,} samples, {summary.tokens:,} tokens as {summary.format} ({summary.dtype}) in "
-            f"{summary.out}: {summary.written:,} files written ({summary.bytes / 2**30:.2f} GiB), "
-            f"{summary.kept:,} already there"
-        )
+        print(_index(args.store, summary) if args.index_only else _files(summary))
     return 0
+
+
+def _files(summary: ExportSummary) -> str:
+    kept = f", {summary.kept:,} already there" if summary.kept else ""
+    return (
+        f"{summary.samples:,} samples, {summary.tokens:,} tokens as {summary.format} ({summary.dtype}) in "
+        f"{summary.out}: {summary.written:,} files written ({size(summary.bytes)}){kept}"
+    )
+
+
+def _index(store: Path, summary: ExportSummary) -> str:
+    train = ["python", "-m", "extractor.exports.speculators_train", "train", "--hidden-states-backend", "extractor"]
+    train += ["--hidden-states-path", str(store), "--data-path", summary.out]
+    return (
+        f"{summary.samples:,} samples, {summary.tokens:,} tokens: {summary.out} holds the data set without the states, "
+        f"which are read from {store}:\n{shlex.join(train)} ..."
+    )
 
 
 def _progress(done: int, total: int) -> None:

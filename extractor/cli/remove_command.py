@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(store: Removable) -> None:
     """On stderr: stdout carries the result."""
-    from extractor.budget.units import gib
+    from extractor.sizes import size
     from extractor.store.parts import parts
 
     manifest = store.manifest
@@ -48,10 +48,10 @@ def _show(store: Removable) -> None:
         f"store      {store.path.absolute()}{' (a removal was interrupted)' if store.begun else ''}",
         f"model      {manifest.model_name}, layers {', '.join(map(str, manifest.layer_ids))}, {manifest.dtype}",
         f"created    {manifest.created}, last written {_time(store.modified)}",
-        f"size       {gib(store.size_bytes)} on disk ({store.size_bytes:,} bytes) in {len(store.files):,} files",
+        f"size       {size(store.size_bytes)} on disk ({store.size_bytes:,} bytes) in {len(store.files):,} files",
     ]
     if store.freed_bytes < store.size_bytes:
-        lines.append(f"frees      {gib(store.freed_bytes)}: some files have other names (hard links)")
+        lines.append(f"frees      {size(store.freed_bytes)}: some files have other names (hard links)")
     if not store.begun:
         lines.append(f"holds      {_content(store.path)}")
     lines += [f"not ours   {path} stays" for path in store.foreign]
@@ -77,12 +77,12 @@ def _confirmed(path: Path) -> bool:
 
 
 def _report(removed: Removed) -> str:
-    from extractor.budget.units import gib
+    from extractor.sizes import size
 
     measured = removed.free_after_bytes - removed.free_before_bytes
     text = (
-        f"removed {removed.path}: {removed.files:,} files, {removed.freed_bytes:,} bytes ({gib(removed.freed_bytes)}) "
-        f"freed; free space went from {gib(removed.free_before_bytes)} to {gib(removed.free_after_bytes)} "
+        f"removed {removed.path}: {removed.files:,} files, {removed.freed_bytes:,} bytes ({size(removed.freed_bytes)}) "
+        f"freed; free space went from {size(removed.free_before_bytes)} to {size(removed.free_after_bytes)} "
         f"({measured:+,} bytes, with what others wrote meanwhile)"
     )
     kept = [f"kept, not a store's: {removed.path / path}" for path in removed.kept]

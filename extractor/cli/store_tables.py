@@ -7,6 +7,8 @@ from typing import Any
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
+from extractor.sizes import MIB, size
+
 _LONG = 8  # items of a plain list that are shown
 _PATHS = {"store"}
 
@@ -51,7 +53,7 @@ def _rows(title: str, rows: list[dict[str, Any]]) -> Table:
 
 def _text(name: str, value: object) -> str:
     if name.endswith("_bytes") and isinstance(value, int):
-        return f"{value:,} ({value / 2**30:.2f} GiB)" if value >= 2**27 else f"{value:,}"
+        return f"{value:,} ({size(value)})" if value >= MIB else f"{value:,}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, float):

@@ -89,7 +89,8 @@ def export_store(
                 sizes.append(folder.write(form, convert.record(store[sample_id]), out, file, ledger))
             if report:
                 report(number + 1, len(store))
-    folder.list_files(form, store, out)
+    if not options.index_only:
+        folder.list_files(form, store, out)
     form.finish(store, out)
     return ExportSummary(
         format=form.name,
