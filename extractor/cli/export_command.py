@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from extractor.shell import shell_command
 from extractor.sizes import size
 
 if TYPE_CHECKING:
@@ -65,11 +65,11 @@ def _files(summary: ExportSummary) -> str:
 
 
 def _index(store: Path, summary: ExportSummary) -> str:
-    train = ["python", "-m", "extractor.exports.speculators_train", "train", "--hidden-states-backend", "extractor"]
-    train += ["--hidden-states-path", str(store), "--data-path", summary.out]
+    train = ("python", "-m", "extractor.exports.speculators_train", "train", "--hidden-states-backend", "extractor")
+    paths = ("--hidden-states-path", store, "--data-path", summary.out)
     return (
         f"{summary.samples:,} samples, {summary.tokens:,} tokens: {summary.out} holds the data set without the states, "
-        f"which are read from {store}:\n{shlex.join(train)} ..."
+        f"which are read from {store}:\n{shell_command(*train, *paths)} ..."
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from extractor.config import Config
 from extractor.replicas.options import ReplicaOptions
+from extractor.shell import shell_command
 
 if TYPE_CHECKING:
     from extractor.summary import Summary
@@ -88,7 +89,5 @@ def _say_how_it_ended(summary: Summary) -> None:
     elif not summary.samples and summary.already_stored:
         print(f"all {summary.already_stored} samples are stored already; nothing to do", file=sys.stderr)
     if summary.already_stored:
-        print(
-            f"counts and exit code are of this run; `extractor inspect {summary.store}` counts all stored values",
-            file=sys.stderr,
-        )
+        inspect = shell_command("extractor", "inspect", summary.store)
+        print(f"counts and exit code are of this run; `{inspect}` counts all stored values", file=sys.stderr)

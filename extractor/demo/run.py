@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from extractor.demo.model import demo_model_dir
 from extractor.errors import ExtractorError
 from extractor.extraction import extract
 from extractor.progress import ProgressDisplay
+from extractor.shell import shell_command
 from extractor.store import Store
 from extractor.summary import Summary
 from extractor.verify import ReferenceReport, verify_reference
@@ -99,5 +99,5 @@ def _command(name: str, *arguments: object) -> None:
 
 def _announce(name: str, *arguments: object) -> Sequence[str]:
     argv = [name, *map(str, arguments)]
-    print(f"\n$ extractor {shlex.join(argv)}", file=sys.stderr, flush=True)
+    print(f"\n$ extractor {shell_command(*argv)}", file=sys.stderr, flush=True)
     return argv

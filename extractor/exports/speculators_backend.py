@@ -20,6 +20,7 @@ from hs_connectors import HiddenStatesBackend, HiddenStatesTransfer
 
 from extractor.contract import require_last
 from extractor.errors import StoreError, UsageError
+from extractor.shell import shell_command
 from extractor.store import Store
 
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -37,9 +38,10 @@ class StoreTransfer(HiddenStatesTransfer):  # type: ignore[misc]
         require_last(self._store.manifest, "speculators' trainer")
         rows = datasets.load_from_disk(str(data_path))
         if "sample_id" not in rows.column_names:
+            export = ("extractor", "export", store, "--to", "speculators", "--index-only", "--out", data_path)
             raise UsageError(
-                f"{data_path} has no column sample_id, so its rows can't be found in a store; make it with `extractor "
-                f"export {store} --to speculators --index-only --out {data_path}`"
+                f"{data_path} has no column sample_id, so its rows can't be found in a store; make it with "
+                f"`{shell_command(*export)}`"
             )
         self._ids: list[str] = list(rows.with_format(None)["sample_id"])
 

@@ -13,6 +13,7 @@ import xxhash
 from extractor.errors import FingerprintError, InputError, StoreError
 from extractor.manifest import Manifest
 from extractor.packing import Ints
+from extractor.shell import shell_command
 from extractor.store import Store, StoredSample
 from extractor.store.parts import require_all_here
 
@@ -100,10 +101,11 @@ def _require_whole(stores: Sequence[Store]) -> None:
     for store in stores:
         if store.problems:
             name, problem = next(iter(store.problems.items()))
+            repair = shell_command("extractor", "verify", store.path, "--repair")
             raise StoreError(
                 f"{len(store.problems)} shards of {store.path} can't be read: {', '.join(store.problems)} ({name}: "
-                f"{problem}); their samples would be missing; run `extractor verify {store.path} --repair`, or go on "
-                "without them by naming the samples: sample_ids=list(Store.open(...))"
+                f"{problem}); their samples would be missing; run `{repair}`, or go on without them by naming the "
+                "samples: sample_ids=list(Store.open(...))"
             )
         require_all_here(store.path, "reading every sample")
 

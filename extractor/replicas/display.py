@@ -14,6 +14,7 @@ from rich.table import Table
 
 from extractor.progress import print_summary, time_left
 from extractor.replicas.summary import ReplicaSummary
+from extractor.shell import shell_command
 from extractor.summary import Summary
 
 if TYPE_CHECKING:
@@ -104,9 +105,8 @@ def _print_replicas(summary: ReplicaSummary) -> None:
 def warnings_of(summary: ReplicaSummary) -> list[str]:
     """What a person must know although the job is done."""
     found = [f"replica {r.number} on {r.host} was retired: {r.reason}" for r in summary.retired]
-    found += [
-        f"shards lie in {place}; collect them with `extractor gather {summary.store}`" for place in summary.elsewhere
-    ]
+    gather = shell_command("extractor", "gather", summary.store)
+    found += [f"shards lie in {place}; collect them with `{gather}`" for place in summary.elsewhere]
     if summary.unconfirmed:
         found.append(
             f"{summary.unconfirmed} samples lie on hosts that have left the cluster; bring them back, or run the same "

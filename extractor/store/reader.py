@@ -13,6 +13,7 @@ import numpy as np
 
 from extractor.errors import StoreError
 from extractor.manifest import Manifest
+from extractor.shell import shell_command
 from extractor.store.catalog import Catalog, without
 from extractor.store.codec import codec
 from extractor.store.description import require_own
@@ -163,7 +164,7 @@ class Store(Mapping[str, StoredSample]):
             unread = f" (and {', '.join(self.problems)}, which can't be read)" if self.problems else ""
             raise MissingSampleError(
                 f"{self.path} has no sample {sample_id!r} among its {len(self)}{unread}; list them with "
-                f"`extractor inspect {self.path} --list`",
+                f"`{shell_command('extractor', 'inspect', self.path, '--list')}`",
                 partial(self._catalog.nearest, sample_id),
             )
         return row
