@@ -13,6 +13,7 @@ from pathlib import Path
 from extractor.completeness import Completeness, completeness
 from extractor.errors import ExtractorError, UsageError
 from extractor.store import Store
+from extractor.store.layout import shards
 from extractor.store.lock import live_writers
 from extractor.store.sample import StoredSample
 from extractor.store.sample_check import check_sample
@@ -81,6 +82,8 @@ def check_store(
             file, size = files[walks[walk]]
             report.findings += _structure_findings(file.path.name, walk.result())
             done.add(size)
+    left = {folder.name for folder in shards(store.path)}  # without what a compact has removed meanwhile
+    report.findings = [finding for finding in report.findings if finding.shard in left]
     report.findings.sort(key=lambda finding: finding.seal_offset is not None)  # whole shards first
     report.seconds = time.perf_counter() - start
     return report

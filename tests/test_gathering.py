@@ -21,6 +21,7 @@ from extractor.replicas.gathering import gather, require_all
 from extractor.store import ShardWriter, Store, prepare_store
 from extractor.store.layout import listed
 from extractor.store.parts import Part, parts
+from extractor.store.shard_file import ShardFile
 from extractor.store.shard_names import shard_number
 
 FIRST, SECOND = {"a": 40, "b": 7}, {"c": 130, "b": 9}
@@ -197,3 +198,19 @@ def test_what_was_given_up_is_not_copied(spread, damage):
     assert not (spread.parent / "p1").exists()
     assert {"own", *SECOND} <= set(Store.open(spread, check=True))
     assert parts(spread) == []
+
+
+def test_a_reader_that_opens_while_a_part_is_moved_misses_nothing(spread, monkeypatch):
+    """It looked for the shard in the part, and opened it when it was already in the store."""
+    listing, moved = ShardFile.listing, []
+
+    def move_first(self, fingerprint):
+        if not moved:
+            moved.append(1)
+            gather(spread, move=True)
+        return listing(self, fingerprint)
+
+    monkeypatch.setattr(ShardFile, "listing", move_first)
+    store = Store.quietly(spread)
+    assert store.problems == {}
+    assert set(store) == {"own", *FIRST, *SECOND}

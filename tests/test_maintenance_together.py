@@ -9,6 +9,7 @@ import shutil
 import pytest
 from store_samples import a_manifest, assert_same_rows, rows_of, write_samples
 
+from extractor import integrity
 from extractor.compaction import compact
 from extractor.errors import StoreError
 from extractor.integrity import check_store
@@ -48,21 +49,44 @@ def assert_holds(path, names):
         assert_same_rows(store[name].hidden_states, SAMPLES[name])
 
 
-def test_a_reader_that_opens_while_a_compact_removes_shards_misses_nothing(path, monkeypatch):
-    """The shards were looked for before the copy was there, and opened when the originals no longer were."""
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_reader_that_opens_while_a_compact_removes_shards_misses_nothing(path, monkeypatch, when):
+    """The shards were looked for before the copy was there, and opened when the originals no longer were; or they were
+    listed when these still were."""
     listing, compacted = ShardFile.listing, []
 
-    def compact_first(self, fingerprint):
+    def compact_once():
         if not compacted:
             compacted.append(1)
             compact(path, min_dead_share=0)
-        return listing(self, fingerprint)
 
-    monkeypatch.setattr(ShardFile, "listing", compact_first)
-    store = Store.quietly(path)
+    def list_beside(self, fingerprint):
+        if when == "before":
+            compact_once()
+        found = listing(self, fingerprint)
+        compact_once()
+        return found
+
+    monkeypatch.setattr(ShardFile, "listing", list_beside)
+    store = Store.quietly(path, check=True)
     assert compacted
     assert store.problems == {}
     assert set(store) == {"s0", "s2"}
+    for name in ("s0", "s2"):
+        assert_same_rows(store[name].hidden_states, SAMPLES[name])
+
+
+def test_a_check_finds_nothing_wrong_with_what_a_compact_removes(path, monkeypatch):
+    walk = integrity.walking
+
+    def compact_first(files, workers):
+        compact(path, min_dead_share=0)
+        return walk(files, workers)
+
+    monkeypatch.setattr(integrity, "walking", compact_first)
+    report = check_store(path)
+    assert report.findings == []
+    assert report.checked_samples == 2
 
 
 def test_a_lost_shard_is_still_lost(path):

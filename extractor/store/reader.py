@@ -41,15 +41,14 @@ class ShardState:
     @classmethod
     def of(cls, file: ShardFile, listing: Listing, catalog: Catalog, index: int) -> ShardState:
         pages = catalog.entries["pages"][catalog.shards == index]
-        file_bytes = file.file.stat().st_size
         unnamed = (listing.tile_pages - int(pages.sum(dtype=np.int64))) * listing.page_bytes
         return cls(
             name=file.path.name,
             run_id=listing.about["run_id"],
             writer=listing.about["writer"],
             samples=len(pages),
-            file_bytes=file_bytes,
-            dead_bytes=unnamed + file_bytes - listing.data_bytes,
+            file_bytes=listing.file_bytes,
+            dead_bytes=unnamed + listing.file_bytes - listing.data_bytes,
         )
 
 
@@ -88,9 +87,9 @@ class Store(Mapping[str, StoredSample]):
         """`open` for callers that look at `problems` (shard name -> error) themselves."""
         while True:
             store = cls(Path(path), Manifest.load(Path(path)), check=check)
-            gone = set(store.problems) - {folder.name for folder in shards(store.path)}
-            if not gone:
-                return store  # else a compact has removed shards since they were looked for: look again
+            there = shards(store.path)
+            if all(store.file(name).path in there for name in store.problems):
+                return store  # else a compact or a gather has moved shards since they were looked for: look again
 
     @property
     def shard_names(self) -> list[str]:

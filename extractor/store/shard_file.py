@@ -41,6 +41,7 @@ class Listing:
     ids: bytes
     page_bytes: int
     data_bytes: int
+    file_bytes: int
     tile_pages: int
 
 
@@ -84,6 +85,7 @@ class ShardFile:
             ids=ids,
             page_bytes=tree.page_bytes,
             data_bytes=tree.data_bytes,
+            file_bytes=tree.file_bytes,
             tile_pages=tree.table(b"tiles").value_pages,
         )
 

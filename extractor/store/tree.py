@@ -61,11 +61,11 @@ class Tree:
             raise self._damaged(f"roots numbered {roots[0][7]} and {roots[1][7]}")
         self._transaction = int(newest[7])
         self.data_bytes = (int(newest[6]) + 1) * self.page_bytes
-        size = os.fstat(fd).st_size
-        if size < self.data_bytes:
+        self.file_bytes = os.fstat(fd).st_size
+        if self.file_bytes < self.data_bytes:
             raise CorruptError(
-                f"{file} is {size:,} bytes, its data needs {self.data_bytes:,}; it was cut off; restore it from a copy "
-                "or run `extractor verify --repair`"
+                f"{file} is {self.file_bytes:,} bytes, its data needs {self.data_bytes:,}; it was cut off; restore it "
+                "from a copy or run `extractor verify --repair`"
             )
         main = _table(newest[5])
         self._tables = {key: _table(value) for key, value, _ in self._entries(main.root, _TABLE)}
