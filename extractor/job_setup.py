@@ -14,6 +14,7 @@ from extractor.engines.compute_dtype import compute_dtype
 from extractor.engines.engine_args import arguments_that_change_values, parse_engine_args
 from extractor.engines.job import Job
 from extractor.engines.load import engine_version
+from extractor.engines.tensor_parallel import require_split
 from extractor.errors import InputError
 from extractor.layers import CONVENTION
 from extractor.manifest import Manifest, Option
@@ -26,6 +27,8 @@ from extractor.weights import weights_hash
 def check_input(config: Config) -> tuple[ModelInfo, SamplesFile]:
     info = ModelInfo.from_dir(config.model)
     info.require_weights()
+    if config.engine == "vllm":
+        require_split(info, config.tp)
     samples = SamplesFile(config.samples)
     longest = int(samples.lengths.argmax())
     if info.max_positions and samples.lengths[longest] > info.max_positions:

@@ -24,7 +24,8 @@ _TOKENIZER_FILES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """Geometry and identity of a model. Sizes are counts; `dtype` is the checkpoint's, as in config.json."""
+    """Geometry and identity of a model. Sizes are counts; `dtype` is the checkpoint's, as in config.json. Heads are
+    None where the config does not give one number for all layers."""
 
     path: Path
     name: str
@@ -32,6 +33,8 @@ class ModelInfo:
     num_layers: int
     hidden_size: int
     vocab_size: int
+    num_heads: int | None
+    num_kv_heads: int | None
     max_positions: int | None
     dtype: str
     config_hash: str
@@ -50,6 +53,8 @@ class ModelInfo:
             num_layers=_num_layers(text, path),
             hidden_size=_size(text, path, "hidden_size", "n_embd", "d_model"),
             vocab_size=_size(text, path, "vocab_size"),
+            num_heads=_optional_size(text, "num_attention_heads", "n_head"),
+            num_kv_heads=_optional_size(text, "num_key_value_heads"),
             max_positions=text.get("max_position_embeddings") or text.get("n_positions"),
             dtype=str(text.get("dtype") or text.get("torch_dtype") or "float32"),
             config_hash=_hash_bytes(json.dumps(raw, sort_keys=True).encode()),
@@ -85,11 +90,15 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _size(config: dict[str, Any], path: Path, *names: str) -> int:
-    for name in names:
-        value = config.get(name)
-        if isinstance(value, int) and value > 0:
-            return value
-    raise InputError(f"{path / 'config.json'} has no positive integer under {' or '.join(names)}; restore the file")
+    size = _optional_size(config, *names)
+    if size is None:
+        raise InputError(f"{path / 'config.json'} has no positive integer under {' or '.join(names)}; restore the file")
+    return size
+
+
+def _optional_size(config: dict[str, Any], *names: str) -> int | None:
+    values = (config.get(name) for name in names)
+    return next((value for value in values if isinstance(value, int) and value > 0), None)
 
 
 def _num_layers(config: dict[str, Any], path: Path) -> int:

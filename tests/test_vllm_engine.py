@@ -6,6 +6,7 @@ from pathlib import Path
 
 import architectures
 import numpy as np
+import pydantic
 import pytest
 from engine_runs import EngineProcess, Reference, compare, make_samples
 from safetensors.torch import load_file, save_file
@@ -109,6 +110,24 @@ def test_prefix_caching_is_refused_before_the_engine_starts(process, llama, tmp_
             engine_args='{"enable_prefix_caching": true}',
         )
     assert not (tmp_path / "store").exists()
+
+
+def test_settings_that_vllm_refuses_are_said_without_pydantics_frame():
+    from extractor.engines.vllm import engine
+
+    class Settings(pydantic.BaseModel):
+        heads: int
+
+        @pydantic.field_validator("heads")
+        @classmethod
+        def even(cls, heads):
+            raise ValueError(f"{heads} heads are odd")
+
+    with pytest.raises(pydantic.ValidationError) as raised:
+        Settings(heads=9)
+    assert "validation error for Settings" in str(raised.value)
+    assert engine._told(raised.value) == "9 heads are odd"
+    assert engine._told(OSError("no file")) == "no file"
 
 
 def test_unknown_vllm_versions_are_refused(monkeypatch):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 import vllm
+from pydantic import ValidationError
 from vllm import SamplingParams
 from vllm.platforms import current_platform
 from vllm.v1.engine.llm_engine import LLMEngine
@@ -43,7 +44,7 @@ class VllmEngine:
             raise
         except Exception as error:
             raise EngineError(
-                f"vLLM could not load {config.model}: {error}; its messages above say more; if the model does not fit "
+                f"vLLM could not load {config.model}: {_told(error)}; its messages above say more; if the model does not fit "
                 "here try --engine transformers"
             ) from error
 
@@ -95,6 +96,13 @@ class VllmEngine:
             },
         )
         self._engine.add_request(sample.sample_id, {"prompt_token_ids": sample.token_ids.tolist()}, params)
+
+
+def _told(error: Exception) -> str:
+    """What vLLM found wrong with its settings, without how pydantic presents it."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    return "; ".join(found["msg"].removeprefix("Value error, ") for found in error.errors(include_url=False))
 
 
 def _check_version(allow_untested: bool) -> None:
