@@ -41,7 +41,7 @@ def check_input(config: Config) -> tuple[ModelInfo, SamplesFile]:
 
 
 def make_manifest(config: Config, info: ModelInfo, layer_ids: tuple[int, ...], samples: SamplesFile) -> Manifest:
-    return Manifest(
+    manifest = Manifest(
         model_name=info.name,
         model_config_hash=info.config_hash,
         model_dtype=info.dtype,
@@ -59,6 +59,7 @@ def make_manifest(config: Config, info: ModelInfo, layer_ids: tuple[int, ...], s
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         options=_options(config, info),
     )
+    return manifest.continuing(config.out)
 
 
 def _options(config: Config, info: ModelInfo) -> dict[str, Option]:

@@ -15,6 +15,7 @@ from extractor.record import FORMAT_VERSION
 NAME = "manifest.json"
 Option = str | int | float | bool
 _NOT_BYTES = ("created", "extractor_version")  # differ between runs that store the same bytes
+_WEIGHTS = "model_weights_hash"  # an option: imports have none
 _DTYPES = ("float16", "bfloat16")
 _CODECS = ("none", "shuffle-zstd")
 
@@ -65,15 +66,28 @@ class Manifest:
         pairs = ((name, ours.get(name, "unset"), theirs.get(name, "unset")) for name in names)
         return [pair for pair in pairs if pair[1] != pair[2]]
 
+    def continuing(self, store: Path) -> Manifest:
+        """This run's manifest, with the model under the name that the store at `store` has for it where their weights
+        agree: a folder that was moved or renamed holds the same model. Raises StoreError as `load`."""
+        if not (store / NAME).exists() or self.options.get(_WEIGHTS, "none") == "none":
+            return self
+        stored = Manifest.load(store)
+        renamed = dataclasses.replace(self, model_name=stored.model_name)
+        return self if stored.differences(renamed) else renamed
+
     def require_same(self, other: Manifest, where: Path) -> None:
         """Raise FingerprintError naming each field in which the run `other` differs from this stored manifest."""
         found = self.differences(other)
-        if found:
-            listed = "; ".join(f"{name}: store {ours!r}, this run {theirs!r}" for name, ours, theirs in found)
-            raise FingerprintError(
-                f"{where} was written by another configuration ({listed}); samples of different configurations can't "
-                "share a store; use the store's configuration or another --out"
-            )
+        if not found:
+            return
+        listed = "; ".join(f"{name}: store {ours!r}, this run {theirs!r}" for name, ours, theirs in found)
+        remedy = "use the store's configuration or another --out"
+        if [name for name, _, _ in found] == ["model_name"]:
+            remedy = f"if it is the same model, whose weights are not known here, call its folder {self.model_name}"
+        raise FingerprintError(
+            f"{where} was written by another configuration ({listed}); samples of different configurations can't "
+            f"share a store; {remedy}"
+        )
 
     def fingerprint(self) -> str:
         """Hash of the fields that decide stored bytes; every shard carries it."""

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from extractor.cli import main
 from extractor.engines.transformers import TransformersEngine
-from extractor.errors import EngineError
+from extractor.errors import EngineError, FingerprintError
 from extractor.extraction import extract
 from extractor.job_setup import check_input, disk_bytes, make_job
 from extractor.samples import write_samples
@@ -288,3 +288,23 @@ def test_a_second_run_at_the_same_time_is_refused(samples, model, tmp_path, caps
     with RunLock(out, shared=False):
         os.kill(child, 9)
     os.waitpid(child, 0)
+
+
+def test_a_model_that_was_moved_or_renamed_continues_its_store(model, tmp_path, capsys):
+    samples, out = write_random_samples(tmp_path / "samples.parquet", [4, 9, 6]), tmp_path / "store"
+    first, second = tmp_path / "first", tmp_path / "elsewhere" / "second"
+    shutil.copytree(model, first)
+    extract(config(first, samples, out), share=(0, 2))
+    assert len(Store.open(out)) < 3
+    second.parent.mkdir()
+    first.rename(second)
+    extract(config(second, samples, out))
+    assert len(Store.open(out)) == 3
+    assert Store.open(out).manifest.model_name == "first"
+    extract(config(model, samples, tmp_path / "whole"))
+    assert store_bits(out) == store_bits(tmp_path / "whole")
+    weights = load_file(second / "model.safetensors")
+    weights["model.norm.weight"][0] += 1
+    save_file(weights, second / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(FingerprintError, match="model_name: store 'first', this run 'second'.*model_weights_hash"):
+        extract(config(second, samples, out))

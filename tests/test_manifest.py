@@ -51,6 +51,14 @@ def test_bad_manifests(path, damage, message):
         Store.open(path)
 
 
+def test_a_name_alone_that_differs_is_said_with_what_to_do(path):
+    """Imports do not know the weights: there the folder's name tells a model from its fine-tuned sister."""
+    named = a_manifest(model_name="other")
+    assert named.continuing(path) == named
+    with pytest.raises(FingerprintError, match="whose weights are not known here, call its folder tiny"):
+        prepare_store(path, named)
+
+
 def test_no_store_at_all(tmp_path):
     with pytest.raises(StoreError, match="does not exist; make one with"):
         Store.open(tmp_path / "nothing")

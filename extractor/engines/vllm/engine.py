@@ -44,8 +44,8 @@ class VllmEngine:
             raise
         except Exception as error:
             raise EngineError(
-                f"vLLM could not load {config.model}: {_told(error)}; its messages above say more; if the model does not fit "
-                "here try --engine transformers"
+                f"vLLM could not load {config.model}: {_told(error)}; its messages above say more; if the model does "
+                "not fit here try --engine transformers"
             ) from error
 
     def run(
