@@ -35,7 +35,8 @@ class Compaction:
 
 
 def compact(path: Path | str, *, min_dead_share: float = 0.05) -> Compaction:
-    """Rewrite the shards of which at least `min_dead_share` is dead, and remove those that a repair gave up.
+    """Rewrite the shards of which at least `min_dead_share` is dead, and remove those that a repair gave up or that
+    hold no sample.
 
     Every copied tile is compared with its checksum. Needs room for what is alive in the largest rewritten shard, less
     what the smaller ones gave back before. A crash leaves samples twice at worst, never missing. Raises CorruptError
@@ -57,13 +58,13 @@ def _compact(path: Path, min_dead_share: float) -> Compaction:
     _sweep(path)
     store = Store.open(path, check=True)
     before = _size(path)
-    given_up = sorted(_given_up(path))
-    _remove(path, set(given_up))
-    wasteful = [s for s in store.shards if s.dead_bytes > 0 and s.dead_bytes >= min_dead_share * s.file_bytes]
+    useless = _given_up(path) | {shard.name for shard in store.shards if shard.samples == 0}
+    _remove(path, useless)
+    wasteful = [s for s in store.shards if s.name not in useless and 0 < s.dead_bytes >= min_dead_share * s.file_bytes]
     _rewrite(store, wasteful)
     return Compaction(
         rewritten=[shard.name for shard in wasteful],
-        removed=given_up,
+        removed=sorted(useless),
         samples=sum(shard.samples for shard in wasteful),
         freed_bytes=before - _size(path),
     )
@@ -76,7 +77,7 @@ def _given_up(path: Path) -> set[str]:
 
 
 def _rewrite(store: Store, wasteful: list[ShardState]) -> None:
-    """Those with the least alive first: each makes room for the next, and the empty ones need none."""
+    """Those with the least alive first: each makes room for the next."""
     rows: dict[str, list[int]] = {shard.name: [] for shard in wasteful}
     for row in range(len(store)):
         name, _ = store.place(row)
@@ -112,7 +113,10 @@ def _remove(path: Path, names: set[str]) -> None:
 def _sweep(path: Path) -> None:
     """Delete what was removed, also what a killed compaction did not come to, and shards that never got a name."""
     for folder in chain(path.glob(f"{_GONE}*"), path.glob(f"{_UNNAMED}*")):
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder.is_symlink():
+            folder.unlink()  # what lies elsewhere is whoever's who put it there
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _size(path: Path) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from extractor.completeness import completeness
 from extractor.disk import require_room, store_bytes
 from extractor.errors import CorruptError, StoreError
-from extractor.integrity import IntegrityReport
+from extractor.integrity import Finding, IntegrityReport
 from extractor.store import ShardWriter, Store
 from extractor.store.lock import RunLock, require_no_writers
 from extractor.store.parts import parts
@@ -53,15 +53,47 @@ def _repair(path: Path, report: IntegrityReport) -> Repair:
     samples = [f for f in findings if f.seal_offset is not None and f.shard not in lost]
     _require_damage(store, lost)
     saved = _save(store, lost, {f.sample_id for f in samples})
-    rejects = [
-        Reject(shard=f.shard, seal_offset=f.seal_offset, sample_id=f.sample_id, reason=f.message) for f in samples
-    ]
     reasons = {f.shard: f.message for f in findings if f.seal_offset is None}
-    rejects += [Reject(shard=name, reason=reasons[name]) for name in lost]
-    add_rejects(path, rejects)
-    after = Store.quietly(path)
+    add_rejects(path, [_reject(f) for f in samples] + [Reject(shard=name, reason=reasons[name]) for name in lost])
+    hidden = {f.sample_id for f in samples} | {store.id_at(row) for row in _rows_in(store, lost)}
+    after = _without_damaged(path, hidden - set(saved))
     redo = sorted(sample_id for sample_id in store if sample_id not in after)
     return Repair(redo=redo, unnamed=_unnamed(after, redo, lost), shards=lost, saved=saved)
+
+
+def _reject(finding: Finding) -> Reject:
+    return Reject(
+        shard=finding.shard, seal_offset=finding.seal_offset, sample_id=finding.sample_id, reason=finding.message
+    )
+
+
+def _without_damaged(path: Path, sample_ids: Collection[str | None]) -> Store:
+    """The store once none of these samples is damaged in it: of one whose newest seal was given up an older one counts
+    again, which nobody has checked yet."""
+    while True:
+        store = Store.quietly(path, check=True)
+        rejects = []
+        for row in range(len(store)) if sample_ids else ():
+            if store.id_at(row) in sample_ids:
+                rejects += _rejects_of(store, row)
+        if not rejects:
+            return store
+        add_rejects(path, rejects)
+
+
+def _rejects_of(store: Store, row: int) -> list[Reject]:
+    """One when the sample is damaged."""
+    try:
+        check_sample(store, row, tiles=True)
+    except CorruptError as error:
+        shard, offset = store.place(row)
+        return [Reject(shard=shard, seal_offset=offset, sample_id=store.id_at(row), reason=str(error))]
+    return []
+
+
+def _rows_in(store: Store, names: list[str]) -> list[int]:
+    """Of the samples whose newest seals stand in the shards of these names."""
+    return [row for row in range(len(store)) if store.place(row)[0] in names] if names else []
 
 
 def _require_damage(store: Store, lost: list[str]) -> None:
@@ -102,10 +134,9 @@ def _require_room(path: Path, samples: Collection[StoredSample]) -> None:
 
 def _listed(store: Store, lost: list[str]) -> Iterator[StoredSample]:
     """The whole samples that lost shards still list: their trees are damaged elsewhere."""
-    for row in range(len(store)):
-        if store.place(row)[0] in lost:
-            with contextlib.suppress(CorruptError):
-                yield check_sample(store, row, tiles=True)
+    for row in _rows_in(store, lost):
+        with contextlib.suppress(CorruptError):
+            yield check_sample(store, row, tiles=True)
 
 
 def _salvaged(store: Store, shard_name: str) -> Iterator[StoredSample]:

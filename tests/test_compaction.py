@@ -82,7 +82,7 @@ def test_room_for_one_shard_is_enough(wasteful, disk):
     largest = max(shard.file_bytes for shard in Store.open(path).shards)
     disk(int(1.3 * largest))
     done = compact(path)
-    assert (done.rewritten, done.samples) == ([f"shard-000{n}" for n in range(5)], 4)
+    assert (done.rewritten, done.removed, done.samples) == ([f"shard-000{n}" for n in range(4)], ["shard-0004"], 4)
     assert sum(shard.dead_bytes for shard in Store.open(path).shards) == 0
     assert_holds(path, samples)
 
@@ -202,3 +202,27 @@ def test_nothing_to_do_is_one_sentence(tmp_path, capsys):
 def test_what_was_done_is_a_table(wasteful, capsys):
     assert main(["compact", str(wasteful[0])]) == 0
     assert "shard-0004" in capsys.readouterr().out
+
+
+def test_shards_without_samples_go(tmp_path):
+    """Each failed run leaves some, and each costs a reader a file to open."""
+    path = prepare_store(tmp_path / "s", MANIFEST).path
+    samples = {"s0": rows_of(0, 40, MANIFEST)}
+    write_samples(path, samples)
+    for run in ("stopped", "again"):
+        with ShardWriter(path, run_id=run, writer=0, options=OPTIONS) as writer:
+            writer.write_rows("s1", 0, samples["s0"])
+    assert names(path) == ["shard-0000", "shard-0001", "shard-0002"]
+    assert compact(path).removed == ["shard-0001", "shard-0002"]
+    assert names(path) == ["shard-0000"]
+    assert_holds(path, samples)
+
+
+def test_a_shard_behind_a_link_is_copied_and_only_the_link_removed(wasteful, tmp_path):
+    path, samples = wasteful
+    shutil.move(path / "shard-0000", tmp_path / "far")
+    (path / "shard-0000").symlink_to(tmp_path / "far")
+    compact(path)
+    assert [name for name in names(path) if not name.startswith("shard-")] == []
+    assert (tmp_path / "far" / "data.mdb").exists()
+    assert_holds(path, samples)

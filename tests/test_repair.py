@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import shutil
@@ -218,3 +219,18 @@ def test_no_run_starts_during_a_repair(path, monkeypatch):
     repair(path, check_store(path))
     assert len(looks) == 1
     assert_whole(path)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["shard", "sample"])
+def test_an_older_seal_that_is_damaged_too_does_not_come_back(path, whole):
+    """A check looks at the newest seal of a sample only; what it hides would have counted as stored."""
+    old = Store.open(path)["s1"].seal
+    write_samples(path, {"s1": SAMPLES["s1"], "s2": SAMPLES["s2"]}, run_id="again")
+    new = Store.open(path)["s1"].seal
+    overwrite(path / "shard-0000" / "data.mdb", int(old.tiles[0]["offset"]), b"\0\1\2\3")
+    overwrite(path / "shard-0002" / "data.mdb", int(new.tiles[0]["offset"]), b"\0\1\2\3")
+    report = check_store(path)
+    if whole:
+        report.findings = [dataclasses.replace(report.findings[0], sample_id=None, seal_offset=None)]
+    assert repair(path, report).redo == ["s1"]
+    assert_whole(path, set(SAMPLES) - {"s1"})
