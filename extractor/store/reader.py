@@ -87,7 +87,7 @@ class Store(Mapping[str, StoredSample]):
         """`open` for callers that look at `problems` (shard name -> error) themselves."""
         while True:
             store = cls(Path(path), Manifest.load(Path(path)), check=check)
-            there = shards(store.path)
+            there = shards(store.path) if store.problems else []
             if all(store.file(name).path in there for name in store.problems):
                 return store  # else a compact or a gather has moved shards since they were looked for: look again
 
