@@ -61,23 +61,25 @@ class ProgressDisplay:
             self._last_line = now
             print(
                 f"{progress.samples}/{total_samples} samples, {progress.tokens}/{total_tokens} tokens, {rates}, "
-                f"{time_left(progress.tokens, total_tokens, seconds)}",
+                f"{time_left(total_tokens - progress.tokens, progress.tokens_per_s(seconds))}",
                 file=sys.stderr,
             )
 
 
 def rates_text(progress: RunProgress, seconds: float) -> str:
-    """`1,234 tokens/s, 0.053 GB/s, 2.0% waiting for the disk`."""
+    """`1,234 tokens/s, 0.053 GB/s, 2.0% waiting for the disk`; rates are without the warm-up."""
+    tokens_per_s = progress.tokens_per_s(seconds)
+    bytes_per_s = tokens_per_s * progress.bytes / progress.tokens if progress.tokens else progress.bytes / seconds
     return (
-        f"{progress.tokens / seconds:,.0f} tokens/s, {progress.bytes / seconds / 1e9:.3f} GB/s, "
+        f"{tokens_per_s:,.0f} tokens/s, {bytes_per_s / 1e9:.3f} GB/s, "
         f"{progress.stalled_seconds / seconds:.1%} waiting for the disk"
     )
 
 
-def time_left(done_tokens: int, total_tokens: int, seconds: float) -> str:
-    if not done_tokens:
+def time_left(left_tokens: int, tokens_per_s: float) -> str:
+    if not tokens_per_s:
         return "time left unknown"
-    left = int((total_tokens - done_tokens) * seconds / done_tokens)
+    left = int(left_tokens / tokens_per_s)
     return f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
 
 

@@ -11,13 +11,15 @@ from typing import Any
 from extractor.config import Config
 from extractor.engines.job import Job, Progress
 from extractor.output import write_whole
+from extractor.warm_up import steady_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """What one call of `extract` did. `tokens_per_s` counts from the first sample to the last seal, without the
-    engine's start. `restarts`: samples that the engine preempted and computed again. `findings` counts what the
-    detectors and the canary found, by sample, layer and kind, listed in `findings_file`."""
+    engine's start; `steady_tokens_per_s` leaves out the warm-up, the first steps of each rank, too. `restarts`: samples
+    that the engine preempted and computed again. `findings` counts what the detectors and the canary found, by sample,
+    layer and kind, listed in `findings_file`."""
 
     store: Path
     run_id: str
@@ -35,6 +37,12 @@ class Summary:
     findings: int
     findings_file: Path | None
     interrupted: bool
+    warm_up_tokens: int = 0
+    warm_up_seconds: float = 0.0
+
+    @property
+    def steady_tokens_per_s(self) -> float:
+        return steady_rate(self.tokens, self.seconds, self.warm_up_tokens, self.warm_up_seconds)
 
     @property
     def exit_code(self) -> int:
@@ -77,6 +85,8 @@ def summarize(
         findings=len(findings),
         findings_file=_write_findings(job, findings),
         interrupted=interrupted,
+        warm_up_tokens=progress.warm_up_tokens,
+        warm_up_seconds=progress.warm_up_seconds,
     )
 
 
@@ -106,6 +116,7 @@ def write_run_record(config: Config, job: Job, summary: Summary, wanted: int) ->
     samples of the samples file."""
     record = {
         **summary.as_json(),
+        "steady_tokens_per_s": summary.steady_tokens_per_s,
         "wanted": wanted,
         "engine": config.engine,
         "tp": config.tp,

@@ -23,6 +23,11 @@ class Run:
     tokens: int
     seconds: float
     interrupted: bool = False
+    warm_up_seconds: float = 0.0
+
+    @property
+    def steady_tokens_per_s(self) -> float:
+        return self.tokens / (self.seconds - self.warm_up_seconds)
 
 
 class FakeExtract:
@@ -65,13 +70,18 @@ def test_the_median_of_the_repeats_and_their_spread(model):
     assert rate.tokens_per_s == tokens / 50
     assert (rate.slowest_tokens_per_s, rate.fastest_tokens_per_s) == (tokens / 60, tokens / 40)
     assert rate.repeats == 3
-    assert rate.origin == f"3 timed runs of 4 samples, {tokens} tokens, with vllm"
+    assert rate.origin == f"3 timed runs of 4 samples, {tokens} tokens, with vllm, without each run's first 2 steps"
     assert caution == ""
 
 
 def test_short_runs_are_cautioned_against(model):
     _, caution = calibrate(task(model), LENGTHS, [], FakeExtract(1.0, 2.0, 3.0))
-    assert caution.startswith("each timed run took 2.0 s; runs under 30 s")
+    assert caution.startswith("each timed run took 2.0 s, 0.0 s of it the first steps, which are left out; runs")
+
+
+def test_what_warms_up_is_not_in_the_rate(model):
+    rate, _ = calibrate(task(model), LENGTHS, [], lambda config: Run(100, 12.0, warm_up_seconds=10.0))
+    assert rate.tokens_per_s == 50
 
 
 def test_what_is_run_is_what_is_planned(model, tmp_path):
@@ -144,7 +154,7 @@ def test_a_plan_uses_the_timed_rate_on_what_is_chosen(model, tmp_path):
     assert result.rate.tokens_per_s == 100 / 20
     assert result.chosen.hours == 100 / 5 / 3600
     assert result.as_json()["rate"]["spread"] == pytest.approx((10 - 2.5) / 5)
-    assert "each timed run took 20.0 s" in result.notes[0]
+    assert "each timed run took 20.0 s," in result.notes[0]
     with pytest.raises(UsageError, match="--calibrate runs the model"):
         plan(replace(config, model=None, hidden_size=4, num_layers=30))
     with pytest.raises(UsageError, match="--rate and --calibrate both say"):

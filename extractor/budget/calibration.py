@@ -19,6 +19,7 @@ from extractor.disk import existing_parent
 from extractor.errors import EngineError, UsageError
 from extractor.model_info import ModelInfo
 from extractor.samples import SamplesFile, write_samples
+from extractor.warm_up import STEPS
 
 # Real text for the drawn samples is cut out of this many tokens: experts of an MoE are not routed to evenly by it.
 _POOL_TOKENS = 1 << 20
@@ -26,12 +27,16 @@ _SHORT_S = 30.0
 
 
 class Timed(Protocol):
-    """What is needed of extract's Summary: `seconds` without the engine's start."""
+    """What is needed of extract's Summary: `seconds` without the engine's start, the rate without the first steps."""
 
     @property
     def tokens(self) -> int: ...
     @property
     def seconds(self) -> float: ...
+    @property
+    def warm_up_seconds(self) -> float: ...
+    @property
+    def steady_tokens_per_s(self) -> float: ...
     @property
     def interrupted(self) -> bool: ...
 
@@ -84,7 +89,8 @@ def calibrate(task: Calibration, lengths: LengthCounts, texts: list[Path], extra
         )
         runs = [_run(replace(config, out=config.out.with_name(f"store-{i}")), extract) for i in range(task.repeats)]
     origin = f"{task.repeats} timed runs of {drawn.samples:,} samples, {drawn.tokens:,} tokens, with {task.engine}"
-    return measured([run.tokens / run.seconds for run in runs], origin), _caution(runs)
+    origin += f", without each run's first {STEPS} steps"
+    return measured([run.steady_tokens_per_s for run in runs], origin), _caution(runs)
 
 
 def _run(config: Config, extract: Extract) -> Timed:
@@ -103,9 +109,10 @@ def _caution(runs: list[Timed]) -> str:
     seconds = median(run.seconds for run in runs)
     if seconds >= _SHORT_S:
         return ""
+    first = median(run.warm_up_seconds for run in runs)
     return (
-        f"each timed run took {seconds:.1f} s; runs under {_SHORT_S:.0f} s say more about warming up than about hours "
-        "of work: raise --calibrate"
+        f"each timed run took {seconds:.1f} s, {first:.1f} s of it the first steps, which are left out; runs under "
+        f"{_SHORT_S:.0f} s say little about hours of work: raise --calibrate"
     )
 
 

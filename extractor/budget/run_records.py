@@ -17,7 +17,7 @@ _LEAST_SECONDS = 1.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """`runs/<run id>.json` of a store, as `extract` writes it; `seconds` without the engine's start. `tokens_per_s` is
-    of one engine, also where several replicas ran."""
+    of one engine, also where several replicas ran, and without its warm-up, where the record knows that."""
 
     run_id: str
     tokens: int
@@ -57,7 +57,8 @@ def _read(file: Path) -> RunRecord:
             run_id=str(raw["run_id"]),
             tokens=int(raw["tokens"]),
             seconds=float(raw["seconds"]),
-            tokens_per_s=float(raw["tokens_per_s"]) / max(1, len(raw.get("replicas", ()))),
+            tokens_per_s=float(raw.get("steady_tokens_per_s", raw["tokens_per_s"]))
+            / max(1, len(raw.get("replicas", ()))),
             engine=str(raw["engine"]),
             machine=str(raw["machine"]),
         )

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from extractor import ring_size
 from extractor.config import Config
 from extractor.samples import Sample
+from extractor.warm_up import steady_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +53,19 @@ class Job:
 
 @dataclass(slots=True)
 class Progress:
-    """Totals since the run began, over all ranks. `stalled_seconds` is the longest wait of a rank for its disk."""
+    """Totals since the run began, over all ranks. `stalled_seconds` is the longest wait of a rank for its disk,
+    `warm_up_seconds` the longest of the ranks' first steps, which had `warm_up_tokens` rows together."""
 
     samples: int = 0
     tokens: int = 0
     bytes: int = 0
     stalled_seconds: float = 0.0
+    warm_up_tokens: int = 0
+    warm_up_seconds: float = 0.0
+
+    def tokens_per_s(self, seconds: float) -> float:
+        """Without the warm-up, `seconds` after the run began."""
+        return steady_rate(self.tokens, seconds, self.warm_up_tokens, self.warm_up_seconds)
 
     @classmethod
     def of_ranks(cls, ranks: list[dict[str, Any]]) -> Progress:
@@ -67,6 +75,8 @@ class Progress:
             tokens=sum(r["tokens"] for r in ranks),
             bytes=sum(r["bytes"] for r in ranks),
             stalled_seconds=max((r["stalled_seconds"] for r in ranks), default=0.0),
+            warm_up_tokens=sum(r["warm_up_tokens"] for r in ranks),
+            warm_up_seconds=max((r["warm_up_seconds"] for r in ranks), default=0.0),
         )
 
 

@@ -14,6 +14,7 @@ from extractor.engines.job import Job
 from extractor.engines.recorder import Recorder
 from extractor.samples import Sample
 from extractor.store import ShardWriter, WriterOptions
+from extractor.warm_up import WarmUp
 
 
 class Session:
@@ -39,6 +40,7 @@ class Session:
             sink=self._recorder,
         )
         self._lock = threading.Lock()
+        self._warm_up = WarmUp()
 
     def expect(self, sample: Sample) -> None:
         """Announce a sample before its first row."""
@@ -51,15 +53,18 @@ class Session:
             self._recorder.check_tokens(chunks, seen)
         if chunks:
             self._capture.step(layers, chunks)
+            self._warm_up.step(sum(chunk.count for chunk in chunks))
         else:
             self._capture.check()
 
     def status(self) -> dict[str, Any]:
-        """Totals of this rank: samples, tokens, bytes, stalled_seconds and the ring's times."""
+        """Totals of this rank: samples, tokens, those of the warm-up, bytes, stalled_seconds and the ring's times."""
         stats = self._capture.stats
         return {
             "samples": self._recorder.sealed_samples,
             "tokens": self._recorder.sealed_tokens,
+            "warm_up_tokens": self._warm_up.tokens,
+            "warm_up_seconds": self._warm_up.seconds,
             "restarts": self._recorder.restarts,
             "bytes": stats.bytes,
             "stalled_seconds": stats.stalled_seconds,

@@ -55,7 +55,7 @@ class ReplicaDisplay:
 
 def headline(status: Status) -> str:
     """`12/40 samples, 3000/9000 tokens, 500 tokens/s, 0.001 GB/s, 1 deaths, 2 leases returned, 0:00:12 left`."""
-    left = time_left(status.tokens, status.total_tokens, status.seconds)
+    left = time_left(status.total_tokens - status.tokens, status.tokens / status.seconds if status.seconds else 0.0)
     return (
         f"{status.samples}/{status.total_samples} samples, {status.tokens}/{status.total_tokens} tokens, "
         f"{status.tokens_per_s:,.0f} tokens/s, {status.gb_per_s:.3f} GB/s, {status.deaths} deaths, "

@@ -119,6 +119,8 @@ def _summarize(
             "tokens": m.tokens,
             "bytes": m.tokens * job.row_bytes,
             "stalled_seconds": m.stalled_seconds,
+            "warm_up_tokens": 0,  # a replica that dies and lives again warms up at any time of the run
+            "warm_up_seconds": 0.0,
             "restarts": m.restarts,
             "findings": [],
         }
