@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +21,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from settings import DISK, size
+from store_data import manifest
 from timing import Variant, compare, keep
 from torch.utils.data import DataLoader
 
 from extractor import HiddenStateDataset
 from extractor.benchmarks.table import Table
 from extractor.exports import export_store
-from extractor.layers import CONVENTION
 from extractor.loader import HiddenStateSamples
-from extractor.manifest import Manifest
 from extractor.record import STATS
 from extractor.store import ShardWriter, Store, prepare_store
 
@@ -50,23 +50,8 @@ def states():
 
 @pytest.fixture(scope="module")
 def store(folder, states):
-    manifest = Manifest(
-        model_name="bench",
-        model_config_hash="0",
-        model_dtype="float16",
-        num_layers=16,
-        layer_ids=(2, 8, 13, 16),
-        layer_convention=CONVENTION,
-        hidden_size=HIDDEN,
-        dtype="float16",
-        tokenizer_hash="0",
-        samples_hash="0",
-        engine="bench",
-        engine_version="0",
-        extractor_version="0",
-        created="",
-    )
-    prepare_store(folder / "store", manifest)
+    shape = {"num_layers": 16, "layer_ids": (2, 8, 13, 16), "hidden_size": HIDDEN, "model_dtype": "float16"}
+    prepare_store(folder / "store", replace(manifest(), **shape))
     ids, mask = np.zeros(TOKENS, np.int32), np.ones(TOKENS, np.uint8)
     with ShardWriter(folder / "store", run_id="bench", writer=0) as writer:
         for n, rows in enumerate(states.numpy()):

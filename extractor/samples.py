@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from extractor.errors import InputError, UsageError
+from extractor.sample_rows import Sample as Sample
+from extractor.sample_rows import samples_of
 
 NAME = "samples.parquet"  # what `prepare` calls it
 SEGMENT_KINDS = ("prompt", "thinking", "response", "tool")
@@ -35,15 +36,6 @@ SCHEMA = pa.schema(
 )
 _REQUIRED = ("sample_id", "input_ids")
 _ROWS_PER_BATCH = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One training example. `token_ids` [T] int32; `loss_mask` [T] uint8, 1 = trained on."""
-
-    sample_id: str
-    token_ids: np.ndarray
-    loss_mask: np.ndarray
 
 
 class SamplesFile:
@@ -84,7 +76,7 @@ class SamplesFile:
         """All samples in file order, streamed."""
         columns = ["sample_id", "input_ids", *self._optional("loss_mask")]
         for batch in self._parquet.iter_batches(batch_size=_ROWS_PER_BATCH, columns=columns):
-            yield from _samples(batch)
+            yield from samples_of(batch)
 
     def check_tokens(self, vocab_size: int) -> None:
         """Raise InputError naming the first sample with a token id outside [0, vocab_size)."""
@@ -178,36 +170,6 @@ def _open(path: Path) -> pq.ParquetFile:
         raise InputError(
             f"{path} is not a readable Parquet file ({error}); make it with `extractor prepare`"
         ) from error
-
-
-def _samples(batch: pa.RecordBatch) -> Iterator[Sample]:
-    ids = batch.column("sample_id").to_pylist()
-    tokens = batch.column("input_ids")
-    masks = batch.column("loss_mask") if "loss_mask" in batch.schema.names else None
-    for row, sample_id in enumerate(ids):
-        token_ids = _row(tokens, row, np.int32, sample_id, "input_ids")
-        mask = (
-            np.ones(token_ids.size, np.uint8) if masks is None else _row(masks, row, np.uint8, sample_id, "loss_mask")
-        )
-        if mask.size != token_ids.size:
-            raise InputError(
-                f"sample {sample_id!r} has {token_ids.size} tokens but a loss mask of {mask.size}; both "
-                "must be equally long; prepare the samples again"
-            )
-        yield Sample(sample_id, token_ids, mask)
-
-
-def _row(column: pa.Array, row: int, dtype: Any, sample_id: str, name: str) -> np.ndarray:
-    values = column[row].values
-    if values is None or values.null_count:
-        raise InputError(f"sample {sample_id!r} has a null in {name}; integers are expected; prepare the samples again")
-    wide = values.to_numpy(zero_copy_only=False)
-    narrow: np.ndarray = wide.astype(dtype)
-    if not np.array_equal(wide, narrow):
-        raise InputError(
-            f"sample {sample_id!r} has a value in {name} that does not fit {np.dtype(dtype)}; prepare the samples again"
-        )
-    return narrow
 
 
 def write_samples(path: Path | str, rows: Sequence[dict[str, Any]]) -> None:
