@@ -97,6 +97,22 @@ def test_files_are_listed_once_they_are_durable(tmp_path, monkeypatch):
     assert (summary.kept, summary.written) == (24, 16)
 
 
+def test_room_is_looked_for_again_when_an_export_goes_on(tmp_path, store, monkeypatch):
+    """For what is missing only: 21 of 27 tokens, of 4 states of 16 values of 2 bytes."""
+    out = tmp_path / "out"
+    export_store(store.path, "safetensors", out)
+    lines = (out / "checksums.jsonl").read_text().splitlines(keepends=True)
+    (out / "checksums.jsonl").write_text("".join(line for line in lines if "%2F" not in line))
+    free = {"bytes": 21 * 128 - 1}
+    monkeypatch.setattr("extractor.disk.free_bytes", lambda _: free["bytes"])
+    with pytest.raises(DiskFullError, match="needs 2,688 bytes .* has 2,687 bytes free"):
+        export_store(store.path, "safetensors", out)
+    free["bytes"] += 1
+    assert export_store(store.path, "safetensors", out).written == 1
+    free["bytes"] = 0
+    assert export_store(store.path, "safetensors", out).kept == 3
+
+
 def test_files_that_cannot_be_made_durable_are_not_listed(tmp_path, store, monkeypatch):
     def fail(_):
         raise OSError(5, "Input/output error")

@@ -18,9 +18,10 @@ MARKER, LIST = "export.json", "samples.jsonl"
 
 def claim(out: Path, about: dict[str, Any], need_bytes: int, force: bool) -> None:
     """Make `out` this export's own, or make sure that it is. Raises StoreError when it is something else's, and
-    DiskFullError when `need_bytes` do not fit a new one."""
+    DiskFullError when the `need_bytes` that it lacks do not fit."""
     if (out / MARKER).is_file():
         _require_same(read_marker(out), about, out)
+        require_room(out, need_bytes, force)
         return
     with writing(out):
         used = out.exists() and (not out.is_dir() or any(out.iterdir()))

@@ -79,10 +79,11 @@ def export_store(
     convert = _Converter(store.manifest, dtype, _norm(form, options))
     samples = SampleSet(store)
     about = _about(form, samples, _name(dtype))
-    values = 0 if options.index_only else int(samples.lengths.sum()) * int(np.prod(store.manifest.row_shape))
-    folder.claim(out, about, values * dtype.itemsize, options.force)
+    ledger = Ledger(out)
+    tokens = 0 if options.index_only else _missing_tokens(store, form, ledger)
+    folder.claim(out, about, tokens * int(np.prod(store.manifest.row_shape)) * dtype.itemsize, options.force)
     sizes = []
-    with Ledger(out) as ledger:
+    with ledger:
         for number, sample_id in enumerate(store):
             file = form.path(number, sample_id)
             if not options.index_only and not ledger.has_whole(file):
@@ -110,6 +111,11 @@ def find_format(name: str) -> Format:
         raise UsageError(f"there is no export format {name!r}; {', '.join(FORMATS)} are there; pass one with --to")
     form: Format = import_module(f"extractor.exports.{FORMATS[name]}").FORMAT
     return form
+
+
+def _missing_tokens(store: Store, form: Format, ledger: Ledger) -> int:
+    rows = zip(store, store.lengths, strict=True)
+    return sum(int(n) for row, (sample_id, n) in enumerate(rows) if not ledger.lists(form.path(row, sample_id)))
 
 
 class _Converter:

@@ -48,6 +48,10 @@ class Ledger:
             self._start()
             self._finish()
 
+    def lists(self, file: Path) -> bool:
+        """Whether `file` was written and made durable, whatever became of it since."""
+        return str(file) in self._entries
+
     def has_whole(self, file: Path) -> bool:
         """Whether `file`, relative to the folder, is as it was written. Bytes are read where the time differs only."""
         known = self._entries.get(str(file))
