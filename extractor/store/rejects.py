@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extractor.errors import StoreError
-from extractor.store.disk import write_atomically
+from extractor.store.disk import sync_folder, write_atomically
 from extractor.store.shard_names import shard_number
 
 NAME = "rejects.jsonl"
@@ -56,5 +56,10 @@ def add_rejects(store: Path, new: Iterable[Reject]) -> None:
 
 
 def write_rejects(store: Path, rejects: Iterable[Reject]) -> None:
-    lines = (json.dumps(dataclasses.asdict(reject)) for reject in rejects)
-    write_atomically(store / NAME, "".join(line + "\n" for line in lines))
+    """Replace the list durably. A store without rejects has none."""
+    lines = [json.dumps(dataclasses.asdict(reject)) + "\n" for reject in rejects]
+    if lines:
+        write_atomically(store / NAME, "".join(lines))
+    elif (store / NAME).exists():
+        (store / NAME).unlink()
+        sync_folder(store)
