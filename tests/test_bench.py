@@ -16,6 +16,7 @@ pytest.importorskip("pytest_benchmark")
 
 from extractor.benchmarks import catalog, chart
 from extractor.benchmarks.comparison import compare
+from extractor.benchmarks.machine import machine
 from extractor.benchmarks.markdown import quantity, to_markdown
 from extractor.benchmarks.pytest_files import read_benchmarks, read_outcomes
 from extractor.benchmarks.results import Question, Results
@@ -163,6 +164,14 @@ def test_what_was_measured_once_has_no_spread_to_be_beyond():
     runs = [results_of(Table.of_rounds("peak", {"few": [value]}, unit="MiB")) for value in (100.0, 200.0)]
     (difference,) = compare(*runs).differences
     assert (difference.change, difference.beyond) == (-0.5, False)
+
+
+def test_a_file_system_is_named_with_its_page_size(monkeypatch):
+    mounts = "/dev/a / ext4 rw 0 0\ntmpfs /m tmpfs rw,size=6g 0 0\ntmpfs /m/h tmpfs rw,huge=within_size,size=6g 0 0\n"
+    monkeypatch.setattr(Path, "read_text", lambda path: mounts)
+    known = machine(Path("/disk"), Path("/m/x"))
+    assert (known["disk folder"], known["memory folder"]) == ("ext4", "tmpfs")
+    assert machine(Path("/mm"), Path("/m/h"))["memory folder"] == "tmpfs, huge=within_size"
 
 
 def test_a_slower_machine_does_not_count_against_a_variant():

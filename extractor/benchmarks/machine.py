@@ -77,14 +77,15 @@ def _gpu() -> str:
 
 
 def _file_system(folder: Path) -> str:
-    """`ext4`: of the longest mount point above the folder."""
+    """`ext4`, or `tmpfs, huge=within_size`: of the longest mount point above the folder."""
     try:
-        mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+        mounts = [line.split()[1:4] for line in Path("/proc/mounts").read_text().splitlines()]
     except OSError:
         return "unknown"
     path = folder.resolve()
-    above = [(len(point), kind) for point, kind in mounts if path.is_relative_to(point)]
-    return max(above, default=(0, "unknown"))[1]
+    above = [(len(point), kind, options) for point, kind, options in mounts if path.is_relative_to(point)]
+    _, kind, options = max(above, default=(0, "unknown", ""))
+    return ", ".join([kind, *(option for option in options.split(",") if option.startswith("huge="))])
 
 
 def _output(command: list[str]) -> str:
