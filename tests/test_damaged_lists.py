@@ -17,6 +17,7 @@ from extractor.errors import CorruptError, StoreError
 from extractor.integrity import check_store
 from extractor.repair import repair
 from extractor.store import Store, WriterOptions, prepare_store
+from extractor.store.rejects import Reject, add_rejects, read_rejects
 from extractor.store.salvage import fingerprint_in
 from extractor.store.shard import Shard
 
@@ -39,6 +40,7 @@ def path(tmp_path):
     [
         ("rejects.jsonl", b"\xff\xfe{}\n", "restore the file from a copy, or delete it and run .*--repair"),
         ("rejects.jsonl", b"[]\n", "not a reject"),
+        ("rejects.jsonl", b"3\n", "not a reject"),
         ("rejects.jsonl", b'{"shard": 3, "reason": ""}\n', "not a reject"),
         ("rejects.jsonl", b'{"shard": "../model", "reason": ""}\n', r"not a reject \(shard '../model'"),
         ("rejects.jsonl", b'{"shard": "shard-0000", "seal_offset": "7", "reason": ""}\n', "not a reject"),
@@ -72,6 +74,29 @@ def test_a_part_that_does_not_know_its_first_shard_takes_no_rows(path, text):
     with pytest.raises(StoreError, match=r"part.json says nothing .*restore it from the line"):
         write_samples(path, {"new": rows_of(9, 5, MANIFEST)}, run_id="new")
     assert len(Store.open(path)) == 3
+
+
+def test_no_flipped_bit_rejects_something_else(tmp_path):
+    """`shard-0002` became `shard-0003`, and all samples of a sound shard were out of the store."""
+    rejects = [
+        Reject(shard="shard-0002", reason="lost"),
+        Reject(shard="shard-0001", seal_offset=4112, sample_id="a", reason="its tile"),
+    ]
+    add_rejects(tmp_path, rejects)
+    file = tmp_path / "rejects.jsonl"
+    whole = file.read_bytes()
+    refused = 0
+    for position in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[position // 8] ^= 1 << position % 8
+        file.write_bytes(flipped)
+        try:
+            assert read_rejects(tmp_path) == rejects, bytes(flipped)
+        except StoreError:
+            refused += 1
+    assert refused > 0.98 * 8 * len(whole)
+    file.write_text('{"shard": "shard-0002", "reason": "by hand"}\n')
+    assert read_rejects(tmp_path) == [Reject(shard="shard-0002", reason="by hand")]
 
 
 def test_what_the_messages_say_helps(path):

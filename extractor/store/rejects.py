@@ -1,6 +1,7 @@
 """What `verify --repair` gave up: seals that no longer count, and shards whose readable samples were copied elsewhere.
 
-`rejects.jsonl` holds one object a line: shard, seal_offset (absent: the whole shard), sample_id, reason.
+`rejects.jsonl` holds one object a line: shard, seal_offset (null: the whole shard), sample_id, reason, and xxh3 of the
+line without it: a flipped bit in a name would hide a sound shard.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extractor.errors import StoreError
+from extractor.record import checksum
 from extractor.store.disk import sync_folder, write_atomically
 from extractor.store.shard_names import shard_number
 
@@ -44,10 +46,18 @@ def read_rejects(store: Path) -> list[Reject]:
 
 def _parse(line: str) -> Reject:
     """Raises ValueError or TypeError. The name is checked because `compact` deletes the folder of that name."""
-    reject = Reject(**json.loads(line))
+    fields = {**json.loads(line)}
+    stated = fields.pop("xxh3", None)
+    reject = Reject(**fields)
+    if stated not in (None, _checksum(reject)):
+        raise ValueError("it does not match its checksum")
     if shard_number(reject.shard) is None or not isinstance(reject.seal_offset, int | None):
         raise ValueError(f"shard {reject.shard!r}, seal_offset {reject.seal_offset!r}")
     return reject
+
+
+def _checksum(reject: Reject) -> str:
+    return f"{checksum(json.dumps(dataclasses.asdict(reject)).encode()):016x}"
 
 
 def add_rejects(store: Path, new: Iterable[Reject]) -> None:
@@ -57,7 +67,7 @@ def add_rejects(store: Path, new: Iterable[Reject]) -> None:
 
 def write_rejects(store: Path, rejects: Iterable[Reject]) -> None:
     """Replace the list durably. A store without rejects has none."""
-    lines = [json.dumps(dataclasses.asdict(reject)) + "\n" for reject in rejects]
+    lines = [json.dumps({**dataclasses.asdict(reject), "xxh3": _checksum(reject)}) + "\n" for reject in rejects]
     if lines:
         write_atomically(store / NAME, "".join(lines))
     elif (store / NAME).exists():
