@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import xxhash
@@ -159,14 +158,6 @@ def decode_index(data: bytes | memoryview, where: str) -> tuple[np.ndarray, byte
             f"the index block in {where} holds ids of other lengths than it lists; run `extractor verify`"
         )
     return arrays["entries"], arrays["ids"].tobytes()
-
-
-def index_entries(blocks: Sequence[bytes], file: Path) -> tuple[np.ndarray, bytes]:
-    """The index blocks of `file`, in order, as one: (ENTRY [N], the ids' UTF-8 bytes end to end)."""
-    decoded = [decode_index(block, f"the index in {file}") for block in blocks]
-    return np.concatenate([np.empty(0, ENTRY), *(entries for entries, _ in decoded)]), b"".join(
-        ids for _, ids in decoded
-    )
 
 
 def _closed(body: bytes) -> bytes:

@@ -14,9 +14,10 @@ import numpy as np
 
 from extractor.errors import DiskFullError, StoreError
 from extractor.manifest import Manifest
-from extractor.record import FORMAT_VERSION, Seal, encode_index, encode_seal, index_entries, index_entry, pages_of
+from extractor.record import FORMAT_VERSION, Seal, encode_index, encode_seal, index_entry, pages_of
 from extractor.store import disk
 from extractor.store.environments import TABLES, open_environment, page_of_value
+from extractor.store.index import read_index
 from extractor.store.layout import DATA_FILE, LOCK_FILE, publish
 from extractor.store.tree import OVERFLOW, PAGE_HEADER, Tree
 
@@ -108,7 +109,7 @@ class Shard:
         if tree.table(b"index").entries < _FEW_BLOCKS:
             return
         try:
-            self._put(b"summary", encode_index(*index_entries(tree.values(b"index"), self._file)))
+            self._put(b"summary", encode_index(*read_index(tree, b"index", self._file)))
             self.commit()
         except DiskFullError:
             self._forget_group()

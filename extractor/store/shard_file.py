@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from extractor.errors import CorruptError, StoreError
-from extractor.record import Seal, decode_seal, index_entries, pages_of
+from extractor.record import Seal, decode_seal, pages_of
 from extractor.store.description import decode_description
+from extractor.store.index import read_index
 from extractor.store.layout import DATA_FILE, LOCK_FILE
 from extractor.store.neighbours import Place, buffers, runs
 from extractor.store.opening import open_to_read
@@ -97,8 +98,8 @@ class ShardFile:
         """From the summary of a shard that was closed, where it is whole; else from the blocks that it repeats."""
         if tree.has(b"summary"):
             with contextlib.suppress(CorruptError):
-                return index_entries(tree.values(b"summary"), self.file)
-        return index_entries(tree.values(b"index"), self.file)
+                return read_index(tree, b"summary", self.file)
+        return read_index(tree, b"index", self.file)
 
     def seal(self, offset: int, size: int) -> Seal:
         """The seal at `offset`. Raises CorruptError when it is not whole."""

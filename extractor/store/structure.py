@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from extractor.errors import CorruptError, StoreError
-from extractor.record import index_entries
+from extractor.store.index import read_index
 from extractor.store.shard_file import ShardFile
 
 
@@ -38,7 +38,7 @@ def index_errors(file: ShardFile) -> list[str]:
     """Which of the two lists of a closed shard's samples, the blocks and their summary, is not whole."""
     try:
         tree = file.tree()
-        lists = [index_entries(tree.values(name), file.file) for name in (b"index", b"summary") if tree.has(name)]
+        lists = [read_index(tree, name, file.file) for name in (b"index", b"summary") if tree.has(name)]
     except CorruptError as error:
         return [f"one of the two lists of samples in {file.path.name} is damaged, the other one holds: {error}"]
     if all(ids == lists[0][1] and np.array_equal(entries, lists[0][0]) for entries, ids in lists):
