@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import pickle
 
 import pytest
@@ -68,6 +69,30 @@ def test_set_epoch_after_a_pass_left_early(store, epochs, persistent):
     for epoch in (0, 1):
         data.set_epoch(epoch)
         assert what(loader) == epochs[epoch]
+
+
+def test_a_worker_that_begins_late_does_not_take_the_next_pass_for_the_one_before(store, epochs):
+    """It began the pass that had been left with the start that was set for the next one, and went on from there."""
+    data = HiddenStateDataset(store, BUDGET)
+    left = multiprocessing.get_context("fork").Event()
+    loader = loader_of(data, persistent=True)
+    loader.worker_init_fn = lambda worker: worker == 0 or left.wait()
+    passing = iter(loader)
+    next(passing)
+    del passing
+    data.set_epoch(0)
+    left.set()
+    assert what(loader) == epochs[0]
+
+
+def test_a_pass_that_was_left_early_begins_again(store, epochs):
+    """Without set_epoch: what the workers had read ahead was in no pass."""
+    loader = loader_of(HiddenStateDataset(store, BUDGET), persistent=True)
+    for _ in range(2):
+        passing = iter(loader)
+        assert what([next(passing), next(passing)]) == epochs[0][:2]
+        del passing
+    assert what(loader) == epochs[0]
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -66,6 +66,7 @@ class HiddenStateDataset(IterableDataset[Batch]):
         self._done = 0  # batches that this worker has handed out since then
         self._shared = SharedStart()
         self._turn = 0  # of the shared start that this process follows
+        self._begun: tuple[int, int, int] | None = None  # where this worker's pass started, until it ends
         self._reader = BatchReader(self.samples, options or BatchOptions())
         self._plan: tuple[int, EpochPlan] | None = None
         self.plan()
@@ -148,6 +149,7 @@ class HiddenStateDataset(IterableDataset[Batch]):
 
     def _start(self, epoch: int, first: int, done: int) -> None:
         self.epoch, self._first, self._done = epoch, first, done
+        self._begun = None
         if get_worker_info() is None:  # where each batch is one step
             self._first, self._done = first + done, 0
             self._turn = self._shared.set(epoch, self._first).turn
@@ -158,12 +160,15 @@ class HiddenStateDataset(IterableDataset[Batch]):
         if start.turn != self._turn:
             self._turn = start.turn
             self._start(start.epoch, start.first, 0)
+        elif self._begun is not None:  # left early: what was read ahead of the trainer is lost, so begin again
+            self._start(*self._begun)
         elif start.ended and start.epoch == self.epoch and worker == 0:
             warnings.warn(
                 f"epoch {self.epoch} is read once more: DataLoader's workers don't advance it; call "
                 "set_epoch(number) on the data set before each pass",
                 stacklevel=2,
             )
+        self._begun = (self.epoch, self._first, self._done)
 
     def _identity(self) -> dict[str, Any]:
         return {
