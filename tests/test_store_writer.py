@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from store_cases import a_store, many
 from store_samples import SMALL, a_manifest, assert_same_rows, rows_of, seal, stats_of, write_samples
 
 from extractor.errors import StoreError
@@ -95,6 +96,18 @@ def test_shards_rotate_at_the_size_limit_and_end_where_their_data_ends(tmp_path)
         assert os.stat(path / shard.name / "data.mdb").st_blocks * 512 >= shard.file_bytes  # no holes for cp to fill
     for name, rows in samples.items():
         assert_same_rows(store[name].hidden_states, rows)
+
+
+def test_nothing_else_of_the_process_gets_into_the_files(tmp_path):
+    """Blocks of about a page's size are freed all over the heap, where LMDB takes its pages from: without clearing
+    them, a data file held the text thousands of times."""
+    blocks = [bytearray(b"not for others. " * count) for _ in range(3000) for count in (256, 257)]
+    kept = blocks[::3]  # so that the free ones don't become one
+    del blocks
+    store = a_store(tmp_path / "s", many(60))
+    assert len(kept) == 2000
+    for file in store.path.rglob("*"):
+        assert file.is_dir() or b"not for others" not in file.read_bytes(), file
 
 
 def test_the_map_grows_when_the_estimate_was_wrong(tmp_path):

@@ -19,13 +19,14 @@ TABLES = (b"shard", b"tiles", b"seals", b"index", b"summary")
 
 def open_environment(path: Path, map_bytes: int) -> Any:
     """No writemap: on a full disk it would kill the process by SIGBUS. No metasync: the data of a group is durable when
-    its commit returns, its root with the next group or `sync`; a power cut undoes that one group at most."""
+    its commit returns, its root with the next group or `sync`; a power cut undoes that one group at most. Pages are
+    cleared (`meminit`, the default): else what the process's memory held before would stand between their entries, for
+    whoever is given the store to read."""
     return lmdb.open(
         str(path),
         map_size=map_bytes,
         max_dbs=len(TABLES),
         metasync=False,
-        meminit=False,
         lib_version=_FORMAT,
     )
 
