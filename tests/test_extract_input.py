@@ -110,6 +110,15 @@ def test_bad_options_are_usage_errors(options, samples, model, tmp_path, capsys)
     assert code == 2
 
 
+def test_options_of_replicas_need_replicas(samples, model, tmp_path, capsys):
+    """Also where they say what holds anyway: whoever gives one expects Ray."""
+    given = ["--ray-address", "auto", "--shard-dir", "/nvme", "--no-recompute-lost"]
+    code, error = _extract(capsys, samples, model, tmp_path / "store", *given)
+    assert code == 2
+    assert "--ray-address, --shard-dir, --recompute-lost would do nothing without --replicas" in _one_line(error)
+    assert not (tmp_path / "store").exists()
+
+
 def test_model_folders_that_are_none(samples, model, tmp_path, capsys):
     bare = tmp_path / "bare"
     bare.mkdir()

@@ -296,6 +296,13 @@ def test_options_out_of_range(change, flag):
         ReplicaOptions(**change)
 
 
+def test_options_that_need_replicas_are_refused_without():
+    with pytest.raises(UsageError, match=r"^--shard-dir, --lease-tokens would do nothing without --replicas"):
+        ReplicaOptions(shard_dir="/nvme", lease_tokens=5)
+    assert ReplicaOptions(replicas=1, shard_dir="/nvme", lease_tokens=5).lease_tokens == 5
+    assert ReplicaOptions().replicas == 0
+
+
 def test_ray_missing(config, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ClusterError, match=r'pip install "hidden-state-extractor\[ray\]"'):

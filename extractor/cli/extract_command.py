@@ -26,25 +26,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         _add_field(parser, item)
     group = parser.add_argument_group("replicas on a Ray cluster")
     for item in fields(ReplicaOptions):
-        _add_field(group, item)
+        _add_field(group, item, given_only=True)
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON document")
 
 
-def _add_field(parser: argparse._ActionsContainer, item: Field[Any]) -> None:
+def _add_field(parser: argparse._ActionsContainer, item: Field[Any], *, given_only: bool = False) -> None:
+    """`given_only`: what is not given leaves no attribute, so that it differs from a default that is given."""
     text = item.metadata["help"]
     if item.name == "samples":
         parser.add_argument("samples", type=Path, metavar="SAMPLES", help=text)
         return
     flag = "--" + item.name.replace("_", "-")
+    default = argparse.SUPPRESS if given_only else item.default
     if item.default is MISSING:
         parser.add_argument(flag, type=Path, required=True, metavar="DIR", help=text)
     elif isinstance(item.default, bool):
-        parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=item.default, help=text)
+        parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=text)
     else:
         parser.add_argument(
             flag,
             type=type(item.default),
-            default=item.default,
+            default=default,
             choices=item.metadata["choices"] or None,
             help=f"{text} (default: {item.default})",
         )
@@ -55,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
     from extractor.progress import ProgressDisplay, print_summary
 
     config = Config(**{item.name: getattr(args, item.name) for item in fields(Config)})
-    options = ReplicaOptions(**{item.name: getattr(args, item.name) for item in fields(ReplicaOptions)})
+    given = {item.name: getattr(args, item.name) for item in fields(ReplicaOptions) if hasattr(args, item.name)}
+    options = ReplicaOptions(**given)
+    options.require_replicas(given)
     if options.replicas:
         return _run_on_replicas(config, options, args.json)
     with ProgressDisplay() as display:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from extractor.errors import UsageError
@@ -37,6 +38,16 @@ class ReplicaOptions:
         if self.shard_dir and self.shard_dir[0] not in "/$~":
             raise UsageError(
                 f"--shard-dir is {self.shard_dir!r}; it must be an absolute path, as it is opened on every node"
+            )
+        self.require_replicas([item.name for item in fields(self) if getattr(self, item.name) != item.default])
+
+    def require_replicas(self, given: Collection[str]) -> None:
+        """Raise UsageError where no replicas are asked for and other options are `given`, which would do nothing."""
+        idle = [_flag(name) for name in given if name != "replicas"]
+        if idle and not self.replicas:
+            raise UsageError(
+                f"{', '.join(idle)} would do nothing without --replicas, as the job then runs here; pass --replicas N "
+                "too, or leave what needs it out"
             )
 
 
