@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extractor.config import Config
-from extractor.replicas.options import ReplicaOptions
+from extractor.replicas.options import ReplicaOptions, require_replicas
 from extractor.shell import shell_command
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
 
     config = Config(**{item.name: getattr(args, item.name) for item in fields(Config)})
     given = {item.name: getattr(args, item.name) for item in fields(ReplicaOptions) if hasattr(args, item.name)}
+    require_replicas(given.get("replicas", 0), given)
     options = ReplicaOptions(**given)
-    options.require_replicas(given)
     if options.replicas:
         return _run_on_replicas(config, options, args.json)
     with ProgressDisplay() as display:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -39,16 +39,17 @@ class ReplicaOptions:
             raise UsageError(
                 f"--shard-dir is {self.shard_dir!r}; it must be an absolute path, as it is opened on every node"
             )
-        self.require_replicas([item.name for item in fields(self) if getattr(self, item.name) != item.default])
+        require_replicas(self.replicas, [f.name for f in fields(self) if getattr(self, f.name) != f.default])
 
-    def require_replicas(self, given: Collection[str]) -> None:
-        """Raise UsageError where no replicas are asked for and other options are `given`, which would do nothing."""
-        idle = [_flag(name) for name in given if name != "replicas"]
-        if idle and not self.replicas:
-            raise UsageError(
-                f"{', '.join(idle)} would do nothing without --replicas, as the job then runs here; pass --replicas N "
-                "too, or leave what needs it out"
-            )
+
+def require_replicas(replicas: int, given: Iterable[str]) -> None:
+    """Raise UsageError where no replicas are asked for and other options are `given`, which would do nothing."""
+    idle = [_flag(name) for name in given if name != "replicas"]
+    if idle and not replicas:
+        raise UsageError(
+            f"{', '.join(idle)} would do nothing without --replicas, as the job then runs here; pass --replicas N "
+            "too, or leave what needs it out"
+        )
 
 
 def _flag(name: str) -> str:
