@@ -12,7 +12,7 @@ from typing import Any
 
 import xxhash
 
-from extractor.errors import StoreError
+from extractor.errors import InputError, StoreError
 from extractor.output import make_durable, sync_folder, writing
 from extractor.store.part_files import file_checksum
 
@@ -94,6 +94,21 @@ class Ledger:
         self._entries |= self._waiting
 
 
+def listed_bytes(folder: Path) -> dict[Path, tuple[int, str]]:
+    """File -> (bytes, xxh3), as the ledger in `folder` lists them; empty where there is none. Raises InputError for one
+    that can't be read: nothing would be left to tell damaged files by."""
+    try:
+        text = (folder / NAME).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise InputError(
+            f"{folder / NAME} can't be read ({error}), and by it damaged files are told; make it readable, or remove "
+            "it to have the files taken as they are"
+        ) from error
+    return {Path(file): (entry["bytes"], entry["xxh3"]) for file, entry in _entries(text)}
+
+
 def _append(place: Path, data: bytes) -> None:
     with place.open("ab", buffering=0) as handle:
         while data:
@@ -105,10 +120,13 @@ def _append(place: Path, data: bytes) -> None:
 def _read(place: Path) -> list[tuple[str, dict[str, Any]]]:
     """What can be read; a damaged line only means that its file is written anew."""
     try:
-        lines = place.read_text(encoding="utf-8", errors="replace").splitlines()
+        return _entries(place.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return []
-    return [(entry["file"], entry) for entry in map(_parse, lines) if entry]
+
+
+def _entries(text: str) -> list[tuple[str, dict[str, Any]]]:
+    return [(entry["file"], entry) for entry in map(_parse, text.splitlines()) if entry]
 
 
 def _parse(line: str) -> dict[str, Any] | None:
@@ -116,5 +134,6 @@ def _parse(line: str) -> dict[str, Any] | None:
         entry = json.loads(line)
     except ValueError:
         return None
-    whole = isinstance(entry, dict) and entry.keys() >= {"file", "bytes", "modified_ns", "xxh3"}
+    kinds = {"file": str, "bytes": int, "modified_ns": int, "xxh3": str}
+    whole = isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in kinds.items())
     return entry if whole else None

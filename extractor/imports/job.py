@@ -18,6 +18,7 @@ from extractor.imports.checks import Sound, read_sound, require_fit
 from extractor.imports.format import BadRecordError, Importer, Source
 from extractor.imports.room import require_import_room
 from extractor.imports.target import DTYPES, ImportOptions, target_manifest
+from extractor.imports.whole import reading_whole
 from extractor.manifest import Manifest
 from extractor.ops import gather_rows
 from extractor.output import write_whole
@@ -63,15 +64,16 @@ def import_folder(
 ) -> ImportSummary:
     """Store every readable sample of `folder` that the store lacks; `report(done, total)` after each.
 
-    A damaged or unlike file is rejected and listed. Raises UsageError for an unknown format, layers or dtype,
-    InputError when nothing can be read, FingerprintError when `out` is a store of something else, StoreError when
-    another process is changing it, DiskFullError before anything is written when it would not fit.
+    A file that is damaged, not what the export beside it listed, or unlike the others is rejected and listed. Raises
+    UsageError for an unknown format, layers or dtype, InputError when nothing can be read, FingerprintError when `out`
+    is a store of something else, StoreError when another process is changing it, DiskFullError before anything is
+    written when it would not fit.
     """
     importer = find_importer(form)
     if not Path(folder).is_dir():
         raise InputError(f"{folder} is no folder; pass the one that holds the files of {form}")
     folder, out = Path(folder), Path(out)
-    sources, listed = importer.find(folder), listed_ids(folder)
+    sources, listed = reading_whole(importer.find(folder), folder), listed_ids(folder)
     first = _first(sources, listed, folder, importer, options)
     manifest = target_manifest(importer.name, folder, sources, first, options)
     require_import_room(out, manifest, [folder / source.file for source in sources], first, options.force)

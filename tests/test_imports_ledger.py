@@ -1,0 +1,108 @@
+"""Imports of an export's folder: what its ledger lists must hold the bytes that were written."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from store_cases import a_store, content
+
+from extractor.cli import main
+from extractor.errors import InputError
+from extractor.exports import ExportOptions, export_store
+from extractor.imports import ImportOptions, import_folder
+from extractor.store import Store
+
+LENGTHS = {"a": 5, "b": 21, "c": 9}
+FORMATS = ("speculators", "specforge", "modelopt", "safetensors")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return a_store(tmp_path_factory.mktemp("ledger") / "store", LENGTHS)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    import torch
+    from safetensors.torch import save_file
+
+    path = tmp_path_factory.mktemp("model")
+    save_file({"model.norm.weight": torch.ones(16)}, path / "m.safetensors")
+    config = {"model_type": "llama", "num_hidden_layers": 6, "hidden_size": 16, "vocab_size": 99, "rms_norm_eps": 1e-5}
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def exported(files, store, model, form):
+    """Files of the samples in the store's order."""
+    if form == "speculators":
+        pytest.importorskip("datasets")
+    export_store(store.path, form, files, ExportOptions(dtype="float16", model=model))
+    return [files / json.loads(line)["file"] for line in (files / "samples.jsonl").read_text().splitlines()]
+
+
+def flip_a_state(file, rows):
+    """One bit of a value, with the size and the time of before. The last aux state is written as it was stored."""
+    before = file.stat()
+    data = bytearray(file.read_bytes())
+    place = data.index(rows[0, 2].tobytes())
+    data[place + 1] ^= 0x10
+    file.write_bytes(data)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+def rejects(store):
+    return {e["file"]: e["reason"] for e in map(json.loads, (store / "import-rejects.jsonl").read_text().splitlines())}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("number", [0, 1])
+def test_flipped_bits_are_not_given_new_checksums(tmp_path, store, model, form, number, capsys):
+    """Also those of the first file, which decides what the store is."""
+    files = exported(tmp_path / "files", store, model, form)
+    name = list(store)[number]
+    flip_a_state(files[number], content(name, LENGTHS[name], store.manifest)[2])
+    arguments = ["import", str(tmp_path / "files"), "--from", form, "--model", str(model)]
+    assert main([*arguments, "--out", str(tmp_path / "back")]) == 3
+    assert "1 files were rejected" in capsys.readouterr().err
+    assert set(Store.open(tmp_path / "back")) == set(store) - {name}
+    (reason,) = rejects(tmp_path / "back").values()
+    assert reason.startswith("damaged: it is not what checksums.jsonl says was written (its checksum is another)")
+    files[number].unlink()
+    export_store(store.path, form, tmp_path / "files", ExportOptions(dtype="float16", model=model))
+    assert main([*arguments, "--out", str(tmp_path / "back")]) == 0
+    assert set(Store.open(tmp_path / "back")) == set(store)
+
+
+def test_another_size_is_damage(tmp_path, store, model):
+    files = exported(tmp_path / "files", store, model, "safetensors")
+    with files[2].open("ab") as file:
+        file.write(b"xy")
+    size = files[2].stat().st_size
+    assert import_folder(tmp_path / "files", "safetensors", tmp_path / "back", ImportOptions(model=model)).rejected == 1
+    assert f"{size:,} bytes; {size - 2:,} are expected" in rejects(tmp_path / "back")["c.safetensors"]
+
+
+@pytest.mark.parametrize("damaged", ["{", "7", "[]", '{"file": [], "bytes": 1, "modified_ns": 2, "xxh3": "x"}'])
+def test_a_damaged_line_concerns_its_file_only(tmp_path, store, model, damaged):
+    """Its file is as one that is not listed; the others are compared."""
+    files = exported(tmp_path / "files", store, model, "safetensors")
+    ledger = tmp_path / "files" / "checksums.jsonl"
+    lines = [line for line in ledger.read_text().splitlines() if line]
+    ledger.write_text("\n".join(damaged if '"a.safetensors"' in line else line for line in lines))
+    flip_a_state(files[1], content("b", LENGTHS["b"], store.manifest)[2])
+    summary = import_folder(tmp_path / "files", "safetensors", tmp_path / "back", ImportOptions(model=model))
+    assert (summary.samples, summary.rejected, summary.exit_code) == (2, 1, 3)
+    assert list(rejects(tmp_path / "back")) == ["b.safetensors"]
+
+
+def test_a_ledger_that_can_not_be_read_is_said(tmp_path, store, model):
+    exported(tmp_path / "files", store, model, "safetensors")
+    (tmp_path / "files" / "checksums.jsonl").unlink()
+    (tmp_path / "files" / "checksums.jsonl").mkdir()
+    with pytest.raises(InputError, match=r"checksums.jsonl can't be read .* damaged files are told"):
+        import_folder(tmp_path / "files", "safetensors", tmp_path / "back", ImportOptions(model=model))
+    assert not (tmp_path / "back").exists()
