@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from extractor.errors import FingerprintError, StoreError
+from extractor.errors import CorruptError, FingerprintError, StoreError
 from extractor.record import FORMAT_VERSION
+from extractor.shell import shell_command
 
 NAME = "manifest.json"
+REMOVING = f"{NAME}.removing"  # its name once a removal has begun: from then on nothing opens the store any more
 Option = str | int | float | bool
 _NOT_BYTES = ("created", "extractor_version")  # differ between runs that store the same bytes
 _WEIGHTS = "model_weights_hash"  # an option: imports have none
@@ -104,17 +106,18 @@ class Manifest:
         try:
             raw = json.loads(file.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
-            raise StoreError(_not_a_store(store)) from None
+            raise _no_manifest(store) from None
         except OSError as error:
             raise StoreError(f"{file} can't be read: {error}; make it readable, or check the disk (dmesg)") from error
         except ValueError as error:
-            raise StoreError(f"{file} can't be read as JSON: {error}; restore it from a copy of the store") from error
-        return cls._from_raw(raw, file)
+            raise CorruptError(f"{file} can't be read as JSON: {error}; {_remedy(file.parent)}") from error
+        return cls.of_json(raw, file)
 
     @classmethod
-    def _from_raw(cls, raw: Any, file: Path) -> Manifest:
+    def of_json(cls, raw: Any, file: Path) -> Manifest:
+        """The manifest that was read from `file`. Raises CorruptError, StoreError for one of a newer format."""
         if not isinstance(raw, dict):
-            raise StoreError(f"{file} holds a JSON {type(raw).__name__}, expected an object; restore the file")
+            raise CorruptError(f"{file} holds a JSON {type(raw).__name__}, expected an object; {_remedy(file.parent)}")
         version = raw.get("format_version")
         if isinstance(version, int) and version > FORMAT_VERSION:
             raise StoreError(
@@ -124,14 +127,16 @@ class Manifest:
         missing = [name for name in wanted if name not in raw]
         unknown = [name for name in raw if name not in wanted]
         if missing or unknown:
-            raise StoreError(
+            raise CorruptError(
                 f"{file} lacks {', '.join(missing) or 'nothing'} and has unknown {', '.join(unknown) or 'nothing'}; "
-                "restore the file from a copy of the store"
+                f"{_remedy(file.parent)}"
             )
         try:
             return cls(**{**raw, "layer_ids": tuple(raw["layer_ids"])})
         except TypeError as error:
-            raise StoreError(f"{file} has a field of the wrong type ({error}); restore the file") from error
+            raise CorruptError(f"{file} has a field of the wrong type ({error}); {_remedy(file.parent)}") from error
+        except StoreError as error:
+            raise CorruptError(f"{file}: {error}; {_remedy(file.parent)}") from error
 
     def _deciding(self) -> dict[str, Any]:
         fields = {k: v for k, v in dataclasses.asdict(self).items() if k not in (*_NOT_BYTES, "options")}
@@ -141,6 +146,25 @@ class Manifest:
 def _require(allowed: bool, name: str, got: object, wanted: str) -> None:
     if not allowed:
         raise StoreError(f"manifest field {name} is {got!r}, allowed is {wanted}; correct it")
+
+
+def _no_manifest(path: Path) -> StoreError:
+    if (path / REMOVING).exists():
+        again = shell_command("extractor", "remove", path)
+        return StoreError(f"{path} is being removed, so it is not a store any more; `{again}` goes on with it")
+    if _has_shards(path):
+        return CorruptError(f"{path} has lost its {NAME}; {_remedy(path)}")
+    return StoreError(_not_a_store(path))
+
+
+def _has_shards(path: Path) -> bool:
+    return any(path.glob("shard-*/data.mdb"))
+
+
+def _remedy(store: Path) -> str:
+    if not _has_shards(store):
+        return "restore it from a copy of the store"
+    return f"`{shell_command('extractor', 'verify', store, '--repair')}` writes it anew from the copy in a shard"
 
 
 def _not_a_store(path: Path) -> str:

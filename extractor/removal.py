@@ -15,8 +15,8 @@ from pathlib import Path
 
 from extractor.disk import free_bytes
 from extractor.errors import StoreError
-from extractor.manifest import NAME, Manifest
-from extractor.store_files import MANIFEST_REMOVING, StoreFile, store_files, store_folders
+from extractor.manifest import NAME, REMOVING, Manifest
+from extractor.store_files import StoreFile, store_files, store_folders
 from extractor.store_users import User, users
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -65,8 +65,8 @@ def removable(path: Path | str) -> Removable:
     """Look at the store at `path`, deleting nothing. Raises StoreError when it is none, or is reached by a link."""
     path = Path(path)
     os.close(_open_store(path))
-    begun = not (path / NAME).exists() and (path / MANIFEST_REMOVING).exists()
-    name = MANIFEST_REMOVING if begun else NAME
+    begun = not (path / NAME).exists() and (path / REMOVING).exists()
+    name = REMOVING if begun else NAME
     manifest = Manifest.load(path, name)
     if (path / name).is_symlink():
         raise StoreError(f"{path / name} is a link, so {path} only looks like a store; nothing was removed")
@@ -137,20 +137,20 @@ def _begin(folder: int, store: Removable) -> None:
     require_unused(store)
     if store.begun:
         return
-    os.rename(NAME, MANIFEST_REMOVING, src_dir_fd=folder, dst_dir_fd=folder)
+    os.rename(NAME, REMOVING, src_dir_fd=folder, dst_dir_fd=folder)
     os.fsync(folder)
     late = removable(store.path)
     if late.users:
-        os.rename(MANIFEST_REMOVING, NAME, src_dir_fd=folder, dst_dir_fd=folder)
+        os.rename(REMOVING, NAME, src_dir_fd=folder, dst_dir_fd=folder)
         require_unused(late)
 
 
 def _delete(folder: int, store: Removable, progress: Callable[[StoreFile], None] | None) -> int:
     """Delete the files, largest worth first, the manifest last; returns the bytes of those that went."""
     freed = 0
-    for file in sorted(store.files, key=lambda f: (f.path.name in (NAME, MANIFEST_REMOVING), -f.freed_bytes)):
-        name = Path(MANIFEST_REMOVING) if file.path.name == NAME else file.path
-        if name.name == MANIFEST_REMOVING:
+    for file in sorted(store.files, key=lambda f: (f.path.name in (NAME, REMOVING), -f.freed_bytes)):
+        name = Path(REMOVING) if file.path.name == NAME else file.path
+        if name.name == REMOVING:
             _remove_folders(folder, store.path)
         if _unlink(folder, name):
             freed += file.freed_bytes

@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extractor.manifest import NAME as MANIFEST
+from extractor.manifest import REMOVING
 from extractor.store.layout import DATA_FILE, LOCK_FILE
 from extractor.store.parts import LIST as PARTS
 from extractor.store.parts import MARK as PART
 from extractor.store.rejects import NAME as REJECTS
 
-# The manifest's name once a removal has begun: from then on nothing opens the store any more.
-MANIFEST_REMOVING = MANIFEST + ".removing"
 SHARD_LIST = "shards.txt"
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the filesystem's is
 _IMPORT_REJECTS = "import-rejects.jsonl"
 _NAMED = "|".join(map(re.escape, (MANIFEST, SHARD_LIST, REJECTS, PARTS, PART, _IMPORT_REJECTS)))
 # The named files, those that a crash left half written beside them (.NAME.PID), and writers' locks.
-_TOP = re.compile(rf"({_NAMED})|{re.escape(MANIFEST_REMOVING)}|\.({_NAMED})\.\d+|\.writer-.+-\d+")
+_TOP = re.compile(rf"({_NAMED})|{re.escape(REMOVING)}|\.({_NAMED})\.\d+|\.writer-.+-\d+")
 _SHARD = re.compile(r"(\.gather-|\.gone-)?shard-\d{4,}|\.new-.+-\d+-\d+")
 _SHARD_FILE = re.compile(rf"{re.escape(DATA_FILE)}|{re.escape(LOCK_FILE)}")
 _RUNS = re.compile(r"runs")

@@ -26,11 +26,11 @@ from extractor.budget.stores import INTERRUPTED, find_stores, look_at, nearby_st
 from extractor.budget.verdict import DOES_NOT_FIT, FITS, FITS_AFTER_REMOVING, judge
 from extractor.cli import main
 from extractor.errors import InputError, StoreError
+from extractor.manifest import REMOVING
 from extractor.planning import PlanConfig, plan
 from extractor.record import STATS
 from extractor.samples import SamplesFile, write_samples
 from extractor.store import ShardWriter, Store, prepare_store
-from extractor.store_files import MANIFEST_REMOVING
 
 SIZES = Geometry(hidden_size=16, num_layers=6, layer_ids=(2, 3, 5, 6))  # of store_cases' manifest
 ROW_BYTES = 4 * 16 * 2
@@ -194,7 +194,7 @@ def test_fewer_layers_of_the_same_samples_are_superseded_but_not_more(tmp_path):
 
 def test_a_half_removed_store_is_superseded(tmp_path):
     a_store(tmp_path / "s", {"a": 3})
-    (tmp_path / "s" / "manifest.json").rename(tmp_path / "s" / MANIFEST_REMOVING)
+    (tmp_path / "s" / "manifest.json").rename(tmp_path / "s" / REMOVING)
     assert reasons(tmp_path / "s") == {"s": INTERRUPTED}
 
 

@@ -42,7 +42,7 @@ def test_round_trip(path):
         (lambda p: change(p, codec="lz4"), "codec is 'lz4', allowed is none or shuffle-zstd"),
         (lambda p: (p / NAME).write_text("{"), "can't be read as JSON"),
         (lambda p: (p / NAME).write_text("[1]"), "holds a JSON list"),
-        (lambda p: (p / NAME).unlink(), "is not a store"),
+        (lambda p: (p / NAME).unlink(), "has lost its manifest.json"),
     ],
 )
 def test_bad_manifests(path, damage, message):

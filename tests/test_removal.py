@@ -18,10 +18,11 @@ from extractor import removal
 from extractor.cli import main
 from extractor.errors import StoreError
 from extractor.imports.job import REJECTS
+from extractor.manifest import REMOVING
 from extractor.removal import removable, remove
 from extractor.store import ShardWriter, Store, prepare_store
 from extractor.store.rejects import Reject, add_rejects
-from extractor.store_files import MANIFEST_REMOVING, store_files
+from extractor.store_files import store_files
 from extractor.store_users import users
 
 
@@ -202,7 +203,7 @@ def test_interrupted_anywhere_and_repeated(tmp_path):
 
 
 def test_killed_after_the_first_step_and_repeated(store):
-    (store / "manifest.json").rename(store / MANIFEST_REMOVING)
+    (store / "manifest.json").rename(store / REMOVING)
     seen = removable(store)
     assert seen.begun
     assert seen.manifest.model_name == "tiny"

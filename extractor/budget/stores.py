@@ -11,9 +11,9 @@ from pathlib import Path
 
 from extractor.disk import existing_parent
 from extractor.errors import InputError, StoreError
-from extractor.manifest import NAME, Manifest
+from extractor.manifest import NAME, REMOVING, Manifest
 from extractor.store import Store
-from extractor.store_files import MANIFEST_REMOVING, store_files
+from extractor.store_files import store_files
 
 # A walk of 20,000 folders takes about a second on a warm disk; stores lie near --out, not deep in a home.
 _MOST_FOLDERS = 20_000
@@ -46,8 +46,8 @@ class FoundStore:
 
 def look_at(path: Path) -> FoundStore:
     """What the store at `path` holds and occupies. Raises StoreError when it is none."""
-    removing = not (path / NAME).exists() and (path / MANIFEST_REMOVING).exists()
-    manifest = Manifest.load(path, MANIFEST_REMOVING if removing else NAME)
+    removing = not (path / NAME).exists() and (path / REMOVING).exists()
+    manifest = Manifest.load(path, REMOVING if removing else NAME)
     samples, tokens, stored, problem = (0, 0, 0, INTERRUPTED) if removing else _content(path)
     try:
         files, _ = store_files(path)
@@ -99,7 +99,7 @@ def find_stores(roots: Sequence[Path], most_folders: int = _MOST_FOLDERS) -> Nea
     seen: set[tuple[int, int]] = set()
     for root in roots:
         for folder in _folders(root, seen, most_folders):
-            if (folder / NAME).is_file() or (folder / MANIFEST_REMOVING).is_file():
+            if (folder / NAME).is_file() or (folder / REMOVING).is_file():
                 try:
                     stores.setdefault(folder.resolve(), look_at(folder))
                 except (StoreError, OSError):

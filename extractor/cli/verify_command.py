@@ -39,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0 sound; 1 damaged, or beyond the reference's tolerance; 3 damaged and repaired: samples are left to redo."""
     _require_reference(args)
+    if args.repair:
+        _restore_manifest(args.store)
     report, document = _check(args)
     code = 0 if report.ok else 1
     if args.repair and not report.ok:
@@ -53,6 +55,14 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(document, report)
     return code
+
+
+def _restore_manifest(store: Path) -> None:
+    from extractor.store.lost_manifest import restore_manifest
+
+    shard = restore_manifest(store)
+    if shard:
+        print(f"verify: the manifest was written anew from the copy in {shard}", file=sys.stderr)
 
 
 def _require_reference(args: argparse.Namespace) -> None:

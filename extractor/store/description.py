@@ -42,5 +42,6 @@ def require_own(found: str, fingerprint: str, file: Path) -> None:
     if not is_same_but_for_damage(found, fingerprint):
         raise StoreError(
             f"{file} belongs to a store of fingerprint {found}, this store has {fingerprint}; move the shard's folder "
-            "back to its own store"
+            "back to its own store; if all shards say so, it is manifest.json that was changed: delete it and run "
+            "`extractor verify --repair`, which writes it anew"
         )

@@ -14,7 +14,7 @@ from extractor.errors import StoreError
 # LMDB 0.9's file format, which every LMDB tool reads; the 1.0 engine was not faster.
 _FORMAT = 0
 _BIG_DATA = 0x01  # the flag of a node whose value has pages of its own
-TABLES = (b"shard", b"tiles", b"seals", b"index", b"summary")
+TABLES = (b"shard", b"tiles", b"seals", b"index", b"summary", b"manifest")
 
 
 def open_environment(path: Path, map_bytes: int) -> Any:

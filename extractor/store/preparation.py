@@ -64,6 +64,8 @@ def _require_empty(path: Path) -> None:
     if not path.is_dir():
         raise StoreError(f"{path} is a file; a store is a folder; pass another --out")
     found = sorted(entry.name for entry in path.iterdir())
+    if shards(path):
+        Manifest.load(path)  # says what to do
     if found:
         raise StoreError(
             f"{path} holds something else ({', '.join(found[:3])}{', ...' if len(found) > 3 else ''}) and no {NAME}; "

@@ -61,7 +61,7 @@ class Shard:
         try:
             with disk.writing(store, _NEW_BYTES):
                 building.mkdir()
-                _fill_new(building, json.dumps(about))
+                _fill_new(building, json.dumps(about), manifest.to_json())
                 path = publish(store, building)
         finally:
             shutil.rmtree(building, ignore_errors=True)
@@ -183,12 +183,13 @@ class Shard:
         self._places, self._seals = [], []
 
 
-def _fill_new(path: Path, about: str) -> None:
+def _fill_new(path: Path, about: str, manifest: str) -> None:
     env = open_environment(path, _NEW_BYTES)
     try:
         tables = {name: env.open_db(name) for name in TABLES}
         with env.begin(write=True) as txn:
             txn.put(b"about", about.encode(), db=tables[b"shard"])
+            txn.put(KEY.pack(0), manifest.encode(), db=tables[b"manifest"])
         env.sync(True)
     finally:
         env.close()
