@@ -25,6 +25,7 @@ from extractor.budget.run_records import rate_like
 from extractor.budget.stores import INTERRUPTED, find_stores, look_at, nearby_stores, roots_near, superseded
 from extractor.budget.verdict import DOES_NOT_FIT, FITS, FITS_AFTER_REMOVING, judge
 from extractor.cli import main
+from extractor.compaction import compact
 from extractor.errors import InputError, StoreError
 from extractor.manifest import REMOVING
 from extractor.planning import PlanConfig, plan
@@ -165,6 +166,19 @@ def test_older_and_incomplete_stores_of_the_same_samples_are_superseded(tmp_path
     assert reasons(tmp_path / "old", tmp_path / "new", tmp_path / "part") == {
         "old": f"older than {tmp_path / 'new'}, which holds the same samples",
         "part": f"incomplete: 4 samples, {tmp_path / 'new'} has 9",
+    }
+
+
+def test_a_compact_with_nothing_to_do_makes_no_store_newer(tmp_path):
+    """It takes the locks, and made the older store's list the newest file: the other one was to be removed."""
+    for name, seconds in (("old", 1e9), ("new", 1.1e9)):
+        a_store(tmp_path / name, many(9))
+        written(tmp_path / name, seconds)
+    compact(tmp_path / "old")
+    (tmp_path / "old" / ".writer-run-0").touch()
+    (tmp_path / "old" / "shards.txt").touch()
+    assert reasons(tmp_path / "old", tmp_path / "new") == {
+        "old": f"older than {tmp_path / 'new'}, which holds the same samples"
     }
 
 

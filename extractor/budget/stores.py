@@ -13,6 +13,7 @@ from extractor.disk import existing_parent
 from extractor.errors import InputError, StoreError
 from extractor.manifest import NAME, REMOVING, Manifest
 from extractor.store import Store
+from extractor.store.layout import DATA_FILE
 from extractor.store_files import store_files
 
 # A walk of 20,000 folders takes about a second on a warm disk; stores lie near --out, not deep in a home.
@@ -53,6 +54,8 @@ def look_at(path: Path) -> FoundStore:
         files, _ = store_files(path)
     except OSError as error:
         raise StoreError(f"{path} can't be listed ({error}); check its permissions") from error
+    # Not the locks and lists, which commands that change no sample touch too.
+    lasting = [file.modified for file in files if file.path.name in (DATA_FILE, NAME, REMOVING)]
     return FoundStore(
         path=path,
         manifest=manifest,
@@ -61,7 +64,7 @@ def look_at(path: Path) -> FoundStore:
         stored_bytes=stored,
         disk_bytes=sum(file.allocated_bytes for file in files),
         freed_bytes=sum(file.freed_bytes for file in files),
-        written=datetime.fromtimestamp(max(file.modified for file in files), UTC).isoformat(timespec="seconds"),
+        written=datetime.fromtimestamp(max(lasting), UTC).isoformat(timespec="seconds"),
         problem=problem,
     )
 
