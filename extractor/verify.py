@@ -12,6 +12,7 @@ import numpy as np
 
 from extractor.errors import InputError, StoreError, UsageError
 from extractor.fidelity import HIGHER_PRECISION, LayerError
+from extractor.manifest import Manifest
 from extractor.model_info import ModelInfo
 from extractor.store import Store, StoredSample
 
@@ -54,7 +55,7 @@ def verify_reference(
     _check_model(store, model_dir)
     if not len(store):
         raise StoreError(f"{store.path} holds no samples, so there is nothing to compare; extract some first")
-    compute = str(store.manifest.options["compute_dtype"])
+    compute = _computed_in(store.manifest)
     readers = _readers(model_dir, compute, trust_remote_code)
     chosen = random.Random(seed).sample(sorted(store), min(num_samples, len(store)))
     layers = [LayerError(layer_id) for layer_id in store.manifest.layer_ids]
@@ -63,6 +64,16 @@ def verify_reference(
         if report is not None:
             report(done, len(chosen))
     return ReferenceReport(chosen, layers)
+
+
+def _computed_in(manifest: Manifest) -> str:
+    """The dtype whose rounding the stored values may show. Imported files do not say what they were computed in: bf16
+    states most likely came out of a bf16 engine, others out of one in the checkpoint's dtype."""
+    if "compute_dtype" in manifest.options:
+        return str(manifest.options["compute_dtype"])
+    if manifest.dtype == "bfloat16" or manifest.model_dtype not in HIGHER_PRECISION:
+        return "bfloat16"
+    return manifest.model_dtype
 
 
 def _check_model(store: Store, model_dir: Path) -> None:
