@@ -13,6 +13,11 @@ class ExtractorError(ValueError):
 
     exit_code = 1
 
+    @property
+    def problem(self) -> str:
+        """What is wrong, for a record that outlives the moment in which the advice held."""
+        return str(self)
+
     def to_keep(self) -> Self:
         """The same without its traceback, which holds all variables on its way, and open files with them, until the
         garbage collector comes by."""
@@ -30,7 +35,16 @@ class InputError(ExtractorError):
 
 
 class StoreError(ExtractorError):
-    """A store that can't be opened, read or written."""
+    """A store that can't be opened, read or written. The arguments: what is wrong, and where they are kept apart from
+    it, the remedies, of which any will do."""
+
+    @property
+    def problem(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+    def __str__(self) -> str:
+        remedies = " or ".join(map(str, self.args[1:]))
+        return f"{self.problem}; {remedies}" if remedies else self.problem
 
 
 class FingerprintError(StoreError):

@@ -72,7 +72,7 @@ def check_store(
         tokens=int(store.lengths.sum()),
         completeness=completeness(store.path, len(store)),
     )
-    report.findings += [Finding(shard=name, message=str(error)) for name, error in store.problems.items()]
+    report.findings += [Finding(shard=name, message=error.problem) for name, error in store.problems.items()]
     rows = _rows_to_read(len(store)) if quick else None
     files = _files_at_rest(store)
     done = _Done(progress, _tile_bytes(store, rows) + sum(size for _, size in files))
@@ -161,4 +161,4 @@ def _bounded(
 
 def _finding(store: Store, row: int, error: ExtractorError) -> Finding:
     shard, offset = store.place(row)
-    return Finding(shard=shard, sample_id=store.id_at(row), seal_offset=offset, message=str(error))
+    return Finding(shard=shard, sample_id=store.id_at(row), seal_offset=offset, message=error.problem)

@@ -66,7 +66,7 @@ class ModelInfo:
         if not any(next(self.path.glob(pattern), None) for pattern in WEIGHT_PATTERNS):
             raise InputError(
                 f"{self.path} has a config.json but no weights; expected {' or '.join(WEIGHT_PATTERNS)}; "
-                "download the whole model folder and pass it with --model"
+                "download the whole model folder and pass that"
             )
 
 
@@ -74,14 +74,12 @@ def _read_config(path: Path) -> dict[str, Any]:
     if path.is_file():
         raise InputError(f"{path} is a file; pass the Hugging Face model folder that it lies in")
     if not path.is_dir():
-        raise InputError(f"model folder {path} does not exist; pass a Hugging Face model folder with --model")
+        raise InputError(f"model folder {path} does not exist; pass a Hugging Face model folder")
     file = path / "config.json"
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(
-            f"{path} has no config.json, so it is not a Hugging Face model folder; pass one with --model"
-        ) from None
+        raise InputError(f"{path} has no config.json, so it is not a Hugging Face model folder; pass one") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{file} can't be read: {error}; restore the file") from error
     if not isinstance(raw, dict):

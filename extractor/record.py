@@ -154,9 +154,7 @@ def decode_index(data: bytes | memoryview, where: str) -> tuple[np.ndarray, byte
     fields = (("entries", ENTRY, int(header["count"])), ("ids", "u1", int(header["id_bytes"])))
     arrays = _sections(data, _INDEX_HEADER.itemsize, fields, where)
     if int(arrays["entries"]["id_bytes"].sum()) != arrays["ids"].size:
-        raise CorruptError(
-            f"the index block in {where} holds ids of other lengths than it lists; run `extractor verify`"
-        )
+        raise CorruptError(f"the index block in {where} holds ids of other lengths than it lists")
     return arrays["entries"], arrays["ids"].tobytes()
 
 
@@ -166,17 +164,16 @@ def _closed(body: bytes) -> bytes:
 
 def _header(data: bytes | memoryview, dtype: np.dtype, magic: bytes, where: str) -> np.ndarray:
     if len(data) < dtype.itemsize:
-        raise CorruptError(f"{where} ends after {len(data)} bytes of a record; run `extractor verify`")
+        raise CorruptError(f"{where} ends after {len(data)} bytes of a record")
     header: np.ndarray = np.frombuffer(data, dtype, count=1)[0]
     if header["magic"] != magic:
         raise CorruptError(
-            f"{where} starts with {bytes(data[:4])!r} where {magic!r} is expected; the bytes are damaged; "
-            "run `extractor verify`"
+            f"{where} starts with {bytes(data[:4])!r} where {magic!r} is expected; the bytes are damaged"
         )
     if header["version"] != FORMAT_VERSION:
         raise CorruptError(
-            f"{where} has record version {int(header['version'])}; this release reads {FORMAT_VERSION}; "
-            "update the extractor or run `extractor verify`"
+            f"{where} has record version {int(header['version'])}; this release reads {FORMAT_VERSION}",
+            "update the extractor",
         )
     return header
 
@@ -187,9 +184,9 @@ def _sections(
     """Views of the named arrays that stand end to end from `start`, after checking the checksum behind them."""
     end = start + sum(np.dtype(dtype).itemsize * count for _, dtype, count in fields)  # type: ignore[call-overload]
     if len(data) < end + _CHECKSUM_BYTES:
-        raise CorruptError(f"{where} holds {len(data)} bytes of a record of {end + 8}; run `extractor verify`")
+        raise CorruptError(f"{where} holds {len(data)} bytes of a record of {end + 8}")
     if checksum(data[:end]) != int.from_bytes(data[end : end + _CHECKSUM_BYTES], "little"):
-        raise CorruptError(f"{where} does not match its checksum; the bytes are damaged; run `extractor verify`")
+        raise CorruptError(f"{where} does not match its checksum; the bytes are damaged")
     arrays = {}
     for name, dtype, count in fields:
         array = np.frombuffer(data, dtype, count, start)  # type: ignore[call-overload]

@@ -87,7 +87,7 @@ def _rejects_of(store: Store, row: int) -> list[Reject]:
         check_sample(store, row, tiles=True)
     except CorruptError as error:
         shard, offset = store.place(row)
-        return [Reject(shard=shard, seal_offset=offset, sample_id=store.id_at(row), reason=str(error))]
+        return [Reject(shard=shard, seal_offset=offset, sample_id=store.id_at(row), reason=error.problem)]
     return []
 
 

@@ -179,6 +179,17 @@ def test_a_file_in_place_of_a_model_is_named_as_one(tmp_path, capsys):
     assert f"{file} is a file; pass the Hugging Face model folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_reference_that_is_no_model_names_no_option_of_another_command(store, is_there, tmp_path, capsys):
+    folder = tmp_path / "none"
+    if is_there:
+        folder.mkdir()
+    assert main(["verify", str(store), "--quick", "--reference", str(folder)]) == 1
+    said = capsys.readouterr().err
+    assert f"{folder} {'has no config.json' if is_there else 'does not exist'}" in said
+    assert "--model" not in said
+
+
 def test_an_unknown_sample_brings_the_command_that_lists_them(store, capsys):
     assert main(["inspect", str(store), "nope"]) == 1
     assert f"`extractor inspect {store} --list`" in capsys.readouterr().err

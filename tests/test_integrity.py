@@ -170,7 +170,7 @@ def test_a_truncated_shard_leaves_the_others_readable(path, samples, keep):
     with pytest.warns(UserWarning, match="shard-0001"):
         store = Store.open(path)
     assert set(store) == {"s0", "s1", "s2"}
-    with pytest.raises(CorruptError, match="verify --repair"):
+    with pytest.raises(CorruptError, match=f"run `extractor verify {path} --repair`"):
         prepare_store(path, store.manifest)
     assert run("inspect", path, "--json") == 1
     assert run("verify", path) == 1

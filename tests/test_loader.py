@@ -257,7 +257,7 @@ def test_a_damaged_sample_is_named_or_skipped(tmp_path):
     lengths = many(20, seed=3)
     store = a_store(tmp_path / "s", lengths)
     damage(store, "s7")
-    with pytest.raises(CorruptError, match="sample 's7' is damaged.*checksum.*on_corrupt='skip'"):
+    with pytest.raises(CorruptError, match=r"sample 's7' is damaged.*checksum.*BatchOptions\(on_corrupt=\"skip\"\)"):
         list(HiddenStateDataset(store, BUDGET).loader())
     loader = HiddenStateDataset(store, BUDGET, options=BatchOptions(on_corrupt="skip")).loader()
     batches = list(loader)

@@ -12,12 +12,13 @@ import pytest
 from store_samples import a_manifest, assert_same_rows, index_block, rows_of, write_samples
 
 from extractor import repair as repairing
-from extractor.errors import DiskFullError, StoreError
+from extractor.errors import CorruptError, DiskFullError, StoreError
 from extractor.integrity import check_store
 from extractor.repair import repair
 from extractor.store import ShardWriter, Store, prepare_store
 from extractor.store.lock import RunLock
 from extractor.store.parts import Part, add_part, mark_as_part
+from extractor.store.rejects import read_rejects
 
 MANIFEST = a_manifest()
 SAMPLES = {f"s{i}": rows_of(i, 20 + 31 * i, MANIFEST) for i in range(6)}
@@ -74,6 +75,27 @@ def test_a_part_is_checked_and_repaired_where_it_lies(spread):
     assert_whole(path)
 
 
+def test_damage_to_a_part_names_the_repair_of_its_store(spread):
+    """A repair of the part alone would write its rejects where the store's readers do not look."""
+    path, file = spread
+    offset = int(Store.open(path)["s4"].seal.tiles[0]["offset"])
+    overwrite(file, offset, b"damage")
+    with pytest.raises(CorruptError, match=rf"'s4'.*checksum; run `extractor verify {path} --repair`$"):
+        _ = Store.open(path, check=True)["s4"].hidden_states
+
+
+def test_reasons_are_stored_without_the_advice_of_their_day(path):
+    offset = int(Store.open(path)["s4"].seal.tiles[0]["offset"])
+    overwrite(path / "shard-0001" / "data.mdb", offset, b"damage")
+    shutil.rmtree(path / "shard-0000")
+    report = check_store(path)
+    repair(path, report)
+    reasons = [reject.reason for reject in read_rejects(path)]
+    assert [reason.rsplit(" ", 3)[1:] for reason in reasons[:1]] == [["match", "its", "checksum"]]
+    assert reasons[1:] == ["shard shard-0000 has lost its data.mdb"]
+    assert [finding.message for finding in report.findings] == reasons[::-1]
+
+
 def test_a_part_that_is_being_written_is_not_repaired(spread):
     path, file = spread
     overwrite(file, 0, bytes(4096))
@@ -104,7 +126,7 @@ def test_a_shard_of_another_store_is_not_adopted(path, foreign, root_bytes):
 
 
 def test_a_shard_that_can_not_be_opened_is_not_given_up(path, monkeypatch):
-    def refuse(file):
+    def refuse(file, _store):
         raise StoreError(f"{file} can't be opened: permission denied; make it readable")
 
     monkeypatch.setattr("extractor.store.shard_file.open_to_read", refuse)

@@ -12,6 +12,7 @@ import pytest
 from store_samples import a_manifest, assert_same_rows, rows_of, write_samples
 from torch.utils.data import DataLoader
 
+from extractor.cli import main
 from extractor.errors import InputError, OpenFilesError, StoreError
 from extractor.integrity import check_store
 from extractor.loader import HiddenStateDataset, HiddenStateSamples
@@ -87,6 +88,16 @@ def test_a_loader_refuses_a_store_with_unreadable_shards(path, kind):
     store = Store.open(path)
     accepted = kind(store, sample_ids=list(store))
     assert accepted.samples.ids == ["x0", "x1", "x3", "x4"]
+
+
+@pytest.mark.filterwarnings("ignore:left out of the store")
+def test_an_export_advises_what_its_command_can_do(path, tmp_path, capsys):
+    cut_off(path, "shard-0002")
+    assert main(["export", str(path), "--to", "safetensors", "--out", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err
+    assert said.endswith(f"run `extractor verify {path} --repair`, and go on with the others\n")
+    assert said.count("--repair") == 1
+    assert "sample_ids" not in said
 
 
 @pytest.mark.filterwarnings("ignore:left out of the store")

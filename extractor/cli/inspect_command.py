@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from extractor.completeness import completeness
 from extractor.errors import CorruptError
+from extractor.shell import shell_command
 
 if TYPE_CHECKING:
     from extractor.store import Store, StoredSample
@@ -83,7 +84,7 @@ def _for_people(document: dict[str, Any], store: Store) -> dict[str, Any]:
     changed: dict[str, Any] = {"complete": str(completeness(store.path, len(store)))}
     if document["saturated"] is None:
         why = f"over {COUNTED_SAMPLES:,} samples" if len(store) > COUNTED_SAMPLES else "a seal is damaged"
-        text = f"not counted: {why}; `extractor verify` counts"
+        text = f"not counted: {why}; `{shell_command('extractor', 'verify', store.path)}` counts"
         changed |= dict.fromkeys(("saturated", "inf", "nan"), text)
     return {**document, **changed}
 

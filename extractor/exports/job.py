@@ -19,7 +19,7 @@ from extractor.exports import folder
 from extractor.exports.final_norm import Norm, load_final_norm
 from extractor.exports.format import Format, Record
 from extractor.exports.ledger import Ledger
-from extractor.loader.samples import SampleSet
+from extractor.loader.samples import SampleSet, require_whole
 from extractor.manifest import Manifest
 from extractor.paths import strings_to_paths
 from extractor.store import Store, StoredSample
@@ -77,6 +77,7 @@ def export_store(
         require_last(store.manifest, f"{form.name}'s trainer")
     dtype = _dtype(form, store.manifest, options)
     convert = _Converter(store.manifest, dtype, _norm(form, options))
+    require_whole([store], otherwise="")
     samples = SampleSet(store)
     about = _about(form, samples, _name(dtype))
     ledger = Ledger(out)

@@ -104,7 +104,7 @@ class BatchReader:
             if self.options.on_corrupt == "raise":
                 raise CorruptError(
                     f"sample {self.samples.ids[number]!r} is damaged: {error}; to train without it, pass "
-                    "on_corrupt='skip'"
+                    'BatchOptions(on_corrupt="skip")'
                 ) from error
             states.zero_()
             return False

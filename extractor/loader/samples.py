@@ -13,9 +13,9 @@ import xxhash
 from extractor.errors import FingerprintError, InputError, StoreError
 from extractor.manifest import Manifest
 from extractor.packing import Ints
-from extractor.shell import shell_command
 from extractor.store import Store, StoredSample
 from extractor.store.parts import require_all_here
+from extractor.store.remedy import run_repair
 
 Stores = Store | Path | str | Sequence[Store | Path | str]
 _SHAPE_FIELDS = ("layer_ids", "num_layers", "hidden_size", "dtype", "model_config_hash")
@@ -34,7 +34,7 @@ class SampleSet:
         if not opened:
             raise StoreError("there is no store to read; pass at least one")
         if only is None:
-            _require_whole(opened)
+            require_whole(opened, "naming the samples: sample_ids=list(Store.open(...))")
         _require_same_rows(opened)
         self.manifest: Manifest = opened[0].manifest  # the others agree in what a row is
         self.paths = [store.path for store in opened]
@@ -96,16 +96,16 @@ def _lost(stores: Sequence[Store]) -> str:
     return f"it may be in {', '.join(names)}, which can't be read; " if names else ""
 
 
-def _require_whole(stores: Sequence[Store]) -> None:
-    """Fewer samples than there are, perhaps others on each rank, must not go unnoticed."""
+def require_whole(stores: Sequence[Store], otherwise: str) -> None:
+    """Fewer samples than there are, perhaps others on each rank, must not go unnoticed. Raises StoreError, which tells
+    how to go on without them: repair the store, or do what `otherwise` says where that is not empty."""
     for store in stores:
         if store.problems:
             name, problem = next(iter(store.problems.items()))
-            repair = shell_command("extractor", "verify", store.path, "--repair")
+            way_out = f", or go on without them by {otherwise}" if otherwise else ", and go on with the others"
             raise StoreError(
                 f"{len(store.problems)} shards of {store.path} can't be read: {', '.join(store.problems)} ({name}: "
-                f"{problem}); their samples would be missing; run `{repair}`, or go on without them by naming the "
-                "samples: sample_ids=list(Store.open(...))"
+                f"{problem.problem}); their samples would be missing; {run_repair(store.path)}{way_out}"
             )
         require_all_here(store.path, "reading every sample")
 

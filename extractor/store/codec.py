@@ -26,7 +26,7 @@ class Raw:
 
     def decode_into(self, stored: np.ndarray, raw: np.ndarray, where: str) -> None:
         if stored.size != raw.size:
-            raise CorruptError(f"{where} holds {stored.size} bytes, expected {raw.size}; run `extractor verify`")
+            raise CorruptError(f"{where} holds {stored.size} bytes, expected {raw.size}")
         raw[:] = stored
 
 
@@ -58,9 +58,9 @@ class ShuffleZstd:
             if size == raw.size:
                 self._blosc2.decompress2(stored, dst=raw, nthreads=1)
         except (RuntimeError, ValueError, TypeError) as error:
-            raise CorruptError(f"{where} can't be decompressed ({error}); run `extractor verify`") from error
+            raise CorruptError(f"{where} can't be decompressed ({error})") from error
         if size != raw.size:
-            raise CorruptError(f"{where} decompresses to {size} bytes, expected {raw.size}; run `extractor verify`")
+            raise CorruptError(f"{where} decompresses to {size} bytes, expected {raw.size}")
 
 
 def codec(name: str) -> Codec:

@@ -14,7 +14,7 @@ from extractor.record import FORMAT_VERSION
 def decode_description(raw: bytes, file: Path, fingerprint: str) -> dict[str, Any]:
     """run_id, writer, fingerprint, format_version. Raises CorruptError when it is damaged, StoreError when it is
     another store's or a newer format's."""
-    damaged = CorruptError(f"{file} has no readable description; run `extractor verify --repair`")
+    damaged = CorruptError(f"{file} has no readable description")
     try:
         about: dict[str, Any] = json.loads(raw)
         version, found = int(about["format_version"]), str(about["fingerprint"])

@@ -8,16 +8,19 @@ import resource
 from pathlib import Path
 
 from extractor.errors import OpenFilesError, StoreError
+from extractor.store.remedy import run_repair
 
 
-def open_to_read(file: Path) -> int:
-    """A descriptor. Raises StoreError when the file is gone or must not be read, OpenFilesError at a limit."""
+def open_to_read(file: Path, store: Path) -> int:
+    """A descriptor of a file of `store`. Raises StoreError when it is gone or must not be read, OpenFilesError at a
+    limit."""
     try:
         return os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise StoreError(
-            f"shard {file.parent.name} has lost its {file.name}; restore {file} from a copy, or run `extractor verify "
-            "--repair` to give its samples up"
+            f"shard {file.parent.name} has lost its {file.name}",
+            f"restore {file} from a copy",
+            f"{run_repair(store)} to give its samples up",
         ) from None
     except OSError as error:
         if error.errno == errno.EMFILE:

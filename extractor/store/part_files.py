@@ -31,8 +31,8 @@ def _size(file: Path) -> int:
         return file.stat().st_size
     except FileNotFoundError:
         raise StoreError(
-            f"{file} is gone; restore it from a copy, or give its samples up with `extractor verify --repair` of the "
-            "store that it is a part of"
+            f"{file} is gone; restore it from a copy, or give its samples up with `extractor verify STORE --repair`, "
+            "where STORE is the store that it is a part of"
         ) from None
 
 

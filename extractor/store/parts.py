@@ -13,6 +13,7 @@ from pathlib import Path
 
 from extractor.errors import StoreError
 from extractor.manifest import NAME
+from extractor.shell import shell_command
 from extractor.store.disk import sync_folder, write_atomically
 
 LIST = "parts.jsonl"
@@ -87,7 +88,7 @@ def require_all_here(store: Path, purpose: str) -> None:
     if away:
         raise StoreError(
             f"{purpose} needs all of {store}, but {len(away)} of its parts lie on other hosts, {away[0]} for one; "
-            "collect them with `extractor gather`"
+            f"collect them with `{shell_command('extractor', 'gather', store)}`"
         )
 
 

@@ -64,7 +64,7 @@ class Store(Mapping[str, StoredSample]):
         self.problems: dict[str, StoreError] = {}
         self._codec = codec(manifest.codec)
         self.shards: list[ShardState] = []
-        self._files = [ShardFile(folder) for folder in shards(path)]
+        self._files = [ShardFile(folder, path) for folder in shards(path)]
         self._catalog = self._list()
 
     @classmethod
@@ -77,7 +77,8 @@ class Store(Mapping[str, StoredSample]):
             warnings.warn(f"left out of the store: {problem}", stacklevel=2)
         for part in elsewhere(store.path):
             warnings.warn(
-                f"left out of the store: {part}, which can't be seen from here; collect it with `extractor gather`",
+                f"left out of the store: {part}, which can't be seen from here; collect it with "
+                f"`{shell_command('extractor', 'gather', store.path)}`",
                 stacklevel=2,
             )
         return store

@@ -15,6 +15,7 @@ from pathlib import Path
 from extractor.errors import StoreError
 from extractor.record import checksum
 from extractor.store.disk import sync_folder, write_atomically
+from extractor.store.remedy import run_repair
 from extractor.store.shard_names import shard_number
 
 NAME = "rejects.jsonl"
@@ -39,8 +40,8 @@ def read_rejects(store: Path) -> list[Reject]:
         return []
     except (ValueError, TypeError) as error:
         raise StoreError(
-            f"{file} has a line that is not a reject ({error}); restore the file from a copy, or delete it and run "
-            "`extractor verify --repair`, which finds the damage again"
+            f"{file} has a line that is not a reject ({error}); restore the file from a copy, or delete it and "
+            f"{run_repair(store)}, which finds the damage again"
         ) from error
 
 

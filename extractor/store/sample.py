@@ -13,6 +13,7 @@ from extractor.manifest import Manifest
 from extractor.record import Seal, running_checksum
 from extractor.store.codec import Codec, Raw
 from extractor.store.neighbours import Place
+from extractor.store.remedy import naming_repair
 from extractor.store.shard_file import ShardFile
 
 DTYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -57,6 +58,11 @@ class StoredSample:
         """
         stop = len(self) if stop is None else stop
         target = self._bytes_of(out, start, stop)
+        with naming_repair(self._shard.store):
+            self._copy_bytes(target, start, stop)
+
+    def _copy_bytes(self, target: np.ndarray, start: int, stop: int) -> None:
+        """Fill target uint8 [stop - start, row_bytes]."""
         tiles = [t for t in self.seal.tiles if t["position"] < stop and t["position"] + t["rows"] > start]
         whole: list[Place] = []
         for tile in tiles:
@@ -78,7 +84,8 @@ class StoredSample:
         """(TILE [], its stored bytes uint8 [n]) one after the other, for copying into another shard."""
         for tile in self.seal.tiles:
             stored = np.empty(int(tile["stored_bytes"]), np.uint8)
-            self._read_tile(tile, stored)
+            with naming_repair(self._shard.store):
+                self._read_tile(tile, stored)
             yield tile, stored
 
     def _copy_tile(self, tile: np.ndarray, out: np.ndarray, skip: int) -> None:
@@ -109,7 +116,7 @@ class StoredSample:
         digest = running_checksum()
         self._shard.read_value(stored, int(tile["offset"]), digest.update)
         if digest.intdigest() != int(tile["checksum"]):
-            raise CorruptError(f"{self._where(tile)} does not match its checksum; run `extractor verify --repair`")
+            raise CorruptError(f"{self._where(tile)} does not match its checksum")
 
     def _where(self, tile: np.ndarray) -> str:
         first = int(tile["position"])

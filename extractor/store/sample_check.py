@@ -71,7 +71,7 @@ def _check_listed(store: Store, row: int, sample: StoredSample) -> None:
     listed = store.listed(row)
     sealed = sample.sample_id, len(sample.token_ids), sample.seal.stored_bytes
     if listed != sealed:
-        raise CorruptError(f"the index lists {listed} (id, tokens, bytes) where the seal has {sealed}; verify --repair")
+        raise CorruptError(f"the index lists {listed} (id, tokens, bytes) where the seal has {sealed}")
 
 
 def check_lengths(sample: StoredSample, manifest: Manifest) -> None:

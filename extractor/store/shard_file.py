@@ -25,6 +25,7 @@ from extractor.store.index import read_index
 from extractor.store.layout import DATA_FILE, LOCK_FILE
 from extractor.store.neighbours import Place, buffers, runs
 from extractor.store.opening import open_to_read
+from extractor.store.remedy import naming_repair
 from extractor.store.tree import OVERFLOW, PAGE_HEADER, Tree, unreadable
 
 _ATTEMPTS = 8  # at listing a shard that is being written
@@ -49,8 +50,10 @@ class Listing:
 class ShardFile:
     """A shard's data file. Safe to share between threads and forked processes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, store: Path | None = None) -> None:
+        """`store`: the one that errors advise to repair; None: the folder that the shard lies in."""
         self.path = path
+        self.store = path.parent if store is None else store
         self.file = path / DATA_FILE
         self.page_bytes = 0  # known once listed
         self._fd: int | None = None
@@ -63,6 +66,10 @@ class ShardFile:
     def listing(self, fingerprint: str) -> Listing:
         """Raises StoreError for another store's shard, CorruptError for one that can't be read, OpenFilesError when no
         further file may be opened."""
+        with naming_repair(self.store):
+            return self._listing_at_rest(fingerprint)
+
+    def _listing_at_rest(self, fingerprint: str) -> Listing:
         for attempt in range(_ATTEMPTS):
             time.sleep(0.01 * attempt)
             try:
@@ -104,8 +111,9 @@ class ShardFile:
     def seal(self, offset: int, size: int) -> Seal:
         """The seal at `offset`. Raises CorruptError when it is not whole."""
         data = np.empty(size, np.uint8)
-        self.read_part(data, offset)
-        return decode_seal(data.data, f"the seal at byte {offset} of {self.file}")
+        with naming_repair(self.store):
+            self.read_part(data, offset)
+            return decode_seal(data.data, f"the seal at byte {offset} of {self.file}")
 
     def read_value(self, out: np.ndarray, offset: int, look_at: Callable[[memoryview], object] | None = None) -> None:
         """Fill out uint8 [n] with the whole value at `offset`; its page header is checked on the way. `look_at` gets
@@ -147,7 +155,7 @@ class ShardFile:
         if place != offset or flags != OVERFLOW or pages < pages_of(size, self.page_bytes):
             raise CorruptError(
                 f"byte {offset} of {self.file} does not hold a value of {size:,} bytes; the file is damaged or was "
-                "rewritten by another tool; run `extractor verify`"
+                "rewritten by another tool"
             )
 
     def read_part(self, out: np.ndarray, offset: int) -> None:
@@ -165,13 +173,11 @@ class ShardFile:
         except OSError as error:
             raise unreadable(self.file, offset, size, error) from error
         if got < size:
-            raise CorruptError(
-                f"{self.file} ends before byte {offset + size:,}; it was cut off; run `extractor verify --repair`"
-            )
+            raise CorruptError(f"{self.file} ends before byte {offset + size:,}; it was cut off")
 
     def _descriptor(self) -> int:
         if self._fd is None:
             with self._guard:
                 if self._fd is None:
-                    self._fd = open_to_read(self.file)
+                    self._fd = open_to_read(self.file, self.store)
         return self._fd

@@ -40,7 +40,7 @@ def index_errors(file: ShardFile) -> list[str]:
         tree = file.tree()
         lists = [read_index(tree, name, file.file) for name in (b"index", b"summary") if tree.has(name)]
     except CorruptError as error:
-        return [f"one of the two lists of samples in {file.path.name} is damaged, the other one holds: {error}"]
+        return [f"one of the two lists of samples in {file.path.name} is damaged, the other one holds: {error.problem}"]
     if all(ids == lists[0][1] and np.array_equal(entries, lists[0][0]) for entries, ids in lists):
         return []
     return [f"{file.path.name} has two lists of samples, which differ"]

@@ -64,8 +64,8 @@ class Tree:
         self.file_bytes = os.fstat(fd).st_size
         if self.file_bytes < self.data_bytes:
             raise CorruptError(
-                f"{file} is {self.file_bytes:,} bytes, its data needs {self.data_bytes:,}; it was cut off; restore it "
-                "from a copy or run `extractor verify --repair`"
+                f"{file} is {self.file_bytes:,} bytes, its data needs {self.data_bytes:,}; it was cut off",
+                "restore it from a copy",
             )
         main = _table(newest[5])
         self._tables = {key: _table(value) for key, value, _ in self._entries(main.root, _TABLE)}
@@ -157,7 +157,7 @@ class Tree:
             raise unreadable(self._file, offset, size, error) from error
 
     def _damaged(self, what: str) -> CorruptError:
-        return CorruptError(f"{self._file} has {what}; restore it from a copy or run `extractor verify --repair`")
+        return CorruptError(f"{self._file} has {what}", "restore it from a copy")
 
 
 def page_nodes(page: bytes) -> Iterator[tuple[int, int, int, int, int]]:
@@ -175,8 +175,7 @@ def page_nodes(page: bytes) -> Iterator[tuple[int, int, int, int, int]]:
 def unreadable(file: Path, offset: int, size: int, error: OSError) -> CorruptError:
     """The error of a read that the disk refused."""
     return CorruptError(
-        f"{size:,} bytes at byte {offset} of {file} can't be read: {error}; check the disk (dmesg, smartctl) or run "
-        "`extractor verify --repair`"
+        f"{size:,} bytes at byte {offset} of {file} can't be read: {error}", "check the disk (dmesg, smartctl)"
     )
 
 
