@@ -1,20 +1,30 @@
-"""Whether a store holds all that it was made for, as far as its own run records tell. The samples file is not read."""
+"""Whether a store holds all that it was made for, as far as its own records tell: those of its runs, or of the import
+that made it. Neither the samples file nor the imported folder is read."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from extractor.import_record import ImportRecord
+
+if TYPE_CHECKING:
+    from extractor.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completeness:
-    """`expected`: samples of the samples file, as the runs recorded it; None where none did.
-    `stopped_at`: samples that were stored when the last run was interrupted; None where the last one was not."""
+    """`expected`: samples of the samples file or the imported folder, as the runs or the import recorded it; None where
+    none did.  `stopped_at`: samples that were stored when the last run was interrupted; None where the last one was
+    not.  `imported`: whether an import made the store.  `rejected`: files that it could not take."""
 
     stored: int
     expected: int | None
-    stopped_at: int | None
+    stopped_at: int | None = None
+    imported: bool = False
+    rejected: int = 0
 
     @property
     def complete(self) -> bool | None:
@@ -27,18 +37,37 @@ class Completeness:
     def missing(self) -> int | None:
         return None if self.expected is None else max(0, self.expected - self.stored)
 
+    @property
+    def remedy(self) -> str:
+        """What to run once more."""
+        return "the same import" if self.imported else "the same extract"
+
     def __str__(self) -> str:
         if self.complete:
             return f"yes, all {self.expected:,} samples"
         if self.missing:
-            return f"no, {self.missing:,} of {self.expected:,} samples are missing; the same extract stores them"
+            first = f"import-rejects.jsonl says what is wrong with {self.rejected:,}; " if self.rejected else ""
+            return f"no, {self.missing:,} of {self.expected:,} samples are missing; {first}{self.remedy} stores them"
         if self.complete is False:
             return f"no, the last run was interrupted at {self.stopped_at:,} samples; the same extract goes on"
-        return "not known, no run has ended by itself; the same extract stores what is missing, if anything is"
+        why = "the import left no record" if self.imported else "no run has ended by itself"
+        return f"not known, {why}; {self.remedy} stores what is missing, if anything is"
 
 
-def completeness(store: Path, stored: int) -> Completeness:
-    """Of a store with `stored` samples. Records that can't be read say nothing."""
+def completeness(store: Store) -> Completeness:
+    """Records that can't be read say nothing."""
+    if store.manifest.engine.startswith("import-"):
+        return _of_import(ImportRecord.load(store.path), len(store))
+    return _of_runs(store.path, len(store))
+
+
+def _of_import(record: ImportRecord | None, stored: int) -> Completeness:
+    if record is None:
+        return Completeness(stored=stored, expected=None, imported=True)
+    return Completeness(stored=stored, expected=record.files, imported=True, rejected=record.rejected or 0)
+
+
+def _of_runs(store: Path, stored: int) -> Completeness:
     records = [record for file in sorted((store / "runs").glob("*.json")) if (record := _read(file))]
     wanted = [wanted for *_, wanted in records if wanted is not None]
     last_total, interrupted, _ = records[-1] if records else (0, False, None)

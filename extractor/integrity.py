@@ -70,7 +70,7 @@ def check_store(
     report = IntegrityReport(
         samples=len(store),
         tokens=int(store.lengths.sum()),
-        completeness=completeness(store.path, len(store)),
+        completeness=completeness(store),
     )
     report.findings += [Finding(shard=name, message=error.problem) for name, error in store.problems.items()]
     rows = _rows_to_read(len(store)) if quick else None

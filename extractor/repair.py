@@ -108,8 +108,8 @@ def _unnamed(after: Store, redo: list[str], lost: list[str]) -> int | None:
     """Lost samples beyond those of `redo`: only a shard given up whole can have held any."""
     if not lost:
         return 0
-    missing = completeness(after.path, len(after)).missing
-    return None if missing is None else max(0, missing - len(redo))
+    known = completeness(after)
+    return None if known.missing is None else max(0, known.missing - known.rejected - len(redo))
 
 
 def _save(store: Store, lost: list[str], broken: set[str | None]) -> list[str]:

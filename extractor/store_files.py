@@ -8,6 +8,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from extractor.import_record import NAME as IMPORT
 from extractor.manifest import NAME as MANIFEST
 from extractor.manifest import REMOVING
 from extractor.store.layout import DATA_FILE, LOCK_FILE
@@ -18,7 +19,7 @@ from extractor.store.rejects import NAME as REJECTS
 SHARD_LIST = "shards.txt"
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the filesystem's is
 _IMPORT_REJECTS = "import-rejects.jsonl"
-_NAMED = "|".join(map(re.escape, (MANIFEST, SHARD_LIST, REJECTS, PARTS, PART, _IMPORT_REJECTS)))
+_NAMED = "|".join(map(re.escape, (MANIFEST, SHARD_LIST, REJECTS, PARTS, PART, IMPORT, _IMPORT_REJECTS)))
 # The named files, those that a crash left half written beside them (.NAME.PID), and writers' locks.
 _TOP = re.compile(rf"({_NAMED})|{re.escape(REMOVING)}|\.({_NAMED})\.\d+|\.writer-.+-\d+")
 _SHARD = re.compile(r"(\.gather-|\.gone-)?shard-\d{4,}|\.new-.+-\d+-\d+")

@@ -1,4 +1,4 @@
-"""Imports of an export's folder: what its ledger lists must hold the bytes that were written."""
+"""Imports of an export's folder: what its ledger lists must be what was written, and all of it there."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 from store_cases import a_store, content
 
 from extractor.cli import main
-from extractor.errors import InputError
+from extractor.errors import DiskFullError, InputError
 from extractor.exports import ExportOptions, export_store
-from extractor.imports import ImportOptions, import_folder
+from extractor.imports import ImportOptions, import_folder, job
 from extractor.store import Store
+from extractor.store_files import store_files
 
 LENGTHS = {"a": 5, "b": 21, "c": 9}
 FORMATS = ("speculators", "specforge", "modelopt", "safetensors")
@@ -106,3 +107,81 @@ def test_a_ledger_that_can_not_be_read_is_said(tmp_path, store, model):
     with pytest.raises(InputError, match=r"checksums.jsonl can't be read .* damaged files are told"):
         import_folder(tmp_path / "files", "safetensors", tmp_path / "back", ImportOptions(model=model))
     assert not (tmp_path / "back").exists()
+
+
+def told(store, capsys):
+    """(complete, expected samples, the text for people)"""
+    capsys.readouterr()
+    main(["verify", str(store), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    main(["inspect", str(store)])
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "extract " not in text
+    return document["complete"], document["expected_samples"], text
+
+
+def test_a_store_says_whether_the_whole_folder_is_in_it(tmp_path, store, model, capsys):
+    files = exported(tmp_path / "files", store, model, "safetensors")
+    back, options = tmp_path / "back", ImportOptions(model=model)
+    whole = files[1].read_bytes()
+    files[1].write_bytes(whole[:-1])
+    import_folder(tmp_path / "files", "safetensors", back, options)
+    complete, expected, text = told(back, capsys)
+    assert (complete, expected) == (False, 3)
+    assert "no, 1 of 3 samples are missing; import-rejects.jsonl says what is wrong with 1; the same import" in text
+    files[1].write_bytes(whole)
+    import_folder(tmp_path / "files", "safetensors", back, options)
+    complete, expected, text = told(back, capsys)
+    assert (complete, expected) == (True, 3)
+    assert "yes, all 3 samples" in text
+    (back / "import.json").write_text('{"files": "many"}')
+    complete, expected, text = told(back, capsys)
+    assert (complete, expected) == (None, None)
+    assert "not known, the import left no record; the same import stores what is missing" in text
+
+
+def test_an_import_that_a_full_disk_cut_off_is_not_whole(tmp_path, store, model, monkeypatch, capsys):
+    exported(tmp_path / "files", store, model, "safetensors")
+    back, options = tmp_path / "back", ImportOptions(model=model)
+    with monkeypatch.context() as patched:
+        patched.setattr(job, "_store", full_after(1, job._store))
+        with pytest.raises(DiskFullError):
+            import_folder(tmp_path / "files", "safetensors", back, options)
+    assert len(Store.open(back)) == 1
+    complete, expected, text = told(back, capsys)
+    assert (complete, expected) == (False, 3)
+    assert "no, 2 of 3 samples are missing; the same import stores them" in text
+    import_folder(tmp_path / "files", "safetensors", back, options)
+    assert told(back, capsys)[:2] == (True, 3)
+
+
+def full_after(samples, write):
+    left = iter(range(samples))
+
+    def write_or_fail(*arguments):
+        if next(left, None) is None:
+            raise DiskFullError("no room")
+        return write(*arguments)
+
+    return write_or_fail
+
+
+def test_a_repair_takes_no_rejected_file_for_lost(tmp_path, store, model, capsys):
+    files = exported(tmp_path / "files", store, model, "safetensors")
+    files[0].write_bytes(b"")
+    import_folder(tmp_path / "files", "safetensors", tmp_path / "back", ImportOptions(model=model))
+    (shard,) = (tmp_path / "back").glob("shard-*/data.mdb")
+    shard.unlink()
+    capsys.readouterr()
+    assert main(["verify", str(tmp_path / "back"), "--repair"]) == 3
+    said = capsys.readouterr().err
+    assert "and 2 others, whose names are lost" in said
+    assert "the same import stores whatever is missing" in said
+
+
+def test_the_record_of_an_import_is_the_stores_own(tmp_path, store, model):
+    exported(tmp_path / "files", store, model, "safetensors")
+    import_folder(tmp_path / "files", "safetensors", tmp_path / "back", ImportOptions(model=model))
+    own, foreign = store_files(tmp_path / "back")
+    assert "import.json" in {str(file.path) for file in own}
+    assert not foreign

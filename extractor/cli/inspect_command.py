@@ -62,7 +62,7 @@ def store_document(store: Store) -> dict[str, Any]:
         "file_bytes": sum(shard.file_bytes for shard in store.shards),
         "dead_bytes": sum(shard.dead_bytes for shard in store.shards),
         **_value_totals(store),
-        "complete": completeness(store.path, len(store)).complete,
+        "complete": completeness(store).complete,
         "problems": {name: str(error) for name, error in store.problems.items()},
         "rejects": [asdict(reject) for reject in store.rejects],
         "shards": [asdict(shard) for shard in store.shards],
@@ -81,7 +81,7 @@ def _value_totals(store: Store) -> dict[str, int | None]:
 
 
 def _for_people(document: dict[str, Any], store: Store) -> dict[str, Any]:
-    changed: dict[str, Any] = {"complete": str(completeness(store.path, len(store)))}
+    changed: dict[str, Any] = {"complete": str(completeness(store))}
     if document["saturated"] is None:
         why = f"over {COUNTED_SAMPLES:,} samples" if len(store) > COUNTED_SAMPLES else "a seal is damaged"
         text = f"not counted: {why}; `{shell_command('extractor', 'verify', store.path)}` counts"

@@ -126,18 +126,18 @@ def _print(document: dict[str, Any], report: IntegrityReport) -> None:
     reference = document.pop("reference", None)
     print_document({**document, "findings": len(findings), "complete": str(report.completeness)})
     if "repair" in document:
-        print(_what_is_redone(document["repair"]), file=sys.stderr)
+        print(_what_is_redone(document["repair"], report.completeness.remedy), file=sys.stderr)
     if reference is not None:
         _print_reference(reference)
 
 
-def _what_is_redone(repair: dict[str, Any]) -> str:
+def _what_is_redone(repair: dict[str, Any], remedy: str) -> str:
     text = f"{len(repair['redo']):,} samples that have a name are lost"
     if repair["unnamed"] is None:
         text += ", and perhaps others, whose names are lost with their shard's index"
     elif repair["unnamed"]:
         text += f", and {repair['unnamed']:,} others, whose names are lost with their shard's index"
-    return f"{text}; the same extract stores whatever is missing"
+    return f"{text}; {remedy} stores whatever is missing"
 
 
 def _print_reference(reference: dict[str, Any]) -> None:

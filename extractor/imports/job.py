@@ -14,6 +14,7 @@ import torch
 
 from extractor.errors import InputError, UsageError
 from extractor.exports.folder import listed_ids
+from extractor.import_record import ImportRecord
 from extractor.imports.checks import Sound, read_sound, require_fit
 from extractor.imports.format import BadRecordError, Importer, Source
 from extractor.imports.room import require_import_room
@@ -79,12 +80,16 @@ def import_folder(
     require_import_room(out, manifest, [folder / source.file for source in sources], first, options.force)
     with RunLock(prepare_store(out, manifest).path, shared=False):
         job = _Job(prepare_store(out, manifest), manifest, listed, options)  # what is there once it can't change
+        # Before the first sample: an import that is cut off must not look like one of fewer files.
+        ImportRecord(len(sources), None).save(out)
         with ShardWriter(out, run_id=f"import-{secrets.token_hex(4)}", writer=0) as writer:
             for number, source in enumerate(sources):
                 job.take(source, writer)
                 if report:
                     report(number + 1, len(sources))
-        return job.summary(importer)
+        summary = job.summary(importer)
+        ImportRecord(len(sources), summary.rejected).save(out)
+        return summary
 
 
 def find_importer(name: str) -> Importer:
