@@ -60,6 +60,21 @@ def rejects(store):
 
 
 @pytest.mark.parametrize("form", FORMATS)
+def test_a_part_of_an_export_is_no_whole_one(tmp_path, store, model, form):
+    """A copy that was cut off: what lay there was all that there seemed to be. Completed, the same import goes on."""
+    files = exported(tmp_path / "files", store, model, form)
+    files[1].rename(tmp_path / "elsewhere")
+    arguments = ["import", str(tmp_path / "files"), "--from", form, "--model", str(model)]
+    assert main([*arguments, "--out", str(tmp_path / "back")]) == 3
+    ((_, reason),) = rejects(tmp_path / "back").items()
+    assert "not there" in reason or "can't be" in reason
+    assert set(Store.open(tmp_path / "back")) == set(store) - {list(store)[1]}
+    (tmp_path / "elsewhere").rename(files[1])
+    assert main([*arguments, "--out", str(tmp_path / "back")]) == 0
+    assert set(Store.open(tmp_path / "back")) == set(store)
+
+
+@pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("number", [0, 1])
 def test_flipped_bits_are_not_given_new_checksums(tmp_path, store, model, form, number, capsys):
     """Also those of the first file, which decides what the store is."""

@@ -19,7 +19,7 @@ from extractor.imports.checks import Sound, read_sound, require_fit
 from extractor.imports.format import BadRecordError, Importer, Source
 from extractor.imports.room import require_import_room
 from extractor.imports.target import DTYPES, ImportOptions, target_manifest
-from extractor.imports.whole import reading_whole
+from extractor.imports.whole import missing, reading_whole
 from extractor.manifest import Manifest
 from extractor.ops import gather_rows
 from extractor.output import write_whole
@@ -65,9 +65,9 @@ def import_folder(
 ) -> ImportSummary:
     """Store every readable sample of `folder` that the store lacks; `report(done, total)` after each.
 
-    A file that is damaged, not what the export beside it listed, or unlike the others is rejected and listed. Raises
-    UsageError for an unknown format, layers or dtype, InputError when nothing can be read, FingerprintError when `out`
-    is a store of something else, StoreError when another process is changing it, DiskFullError before anything is
+    A file that is damaged, gone, not what the export beside it listed, or unlike the others is rejected and listed.
+    Raises UsageError for an unknown format, layers or dtype, InputError when nothing can be read, FingerprintError when
+    `out` is a store of something else, StoreError when another process is changing it, DiskFullError before anything is
     written when it would not fit.
     """
     importer = find_importer(form)
@@ -76,6 +76,7 @@ def import_folder(
     folder, out = Path(folder), Path(out)
     sources, listed = reading_whole(importer.find(folder), folder), listed_ids(folder)
     first = _first(sources, listed, folder, importer, options)
+    sources += missing(sources, listed, folder)
     manifest = target_manifest(importer.name, folder, sources, first, options)
     require_import_room(out, manifest, [folder / source.file for source in sources], first, options.force)
     with RunLock(prepare_store(out, manifest).path, shared=False):

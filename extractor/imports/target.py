@@ -106,7 +106,6 @@ def _dtype(found: torch.dtype, wanted: str) -> str:
 
 
 def _hash(sources: list[Source]) -> str:
-    """Of the file names: a folder that has got more files is another set."""
-    return hashlib.sha256("\0".join(source.name for source in sources).encode(errors="surrogateescape")).hexdigest()[
-        :16
-    ]
+    """Of the file names: a folder that has got more files is another set, one that has got those it lists is not."""
+    names = "\0".join(sorted(source.name for source in sources))
+    return hashlib.sha256(names.encode(errors="surrogateescape")).hexdigest()[:16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,20 @@ def reading_whole(sources: list[Source], folder: Path) -> list[Source]:
         else source
         for source in sources
     ]
+
+
+def missing(sources: list[Source], listed: Mapping[Path, str], folder: Path) -> list[Source]:
+    """What the folder's own list of samples (file -> id) has and the folder has not: each rejects itself."""
+    there = {source.file for source in sources}
+    return [
+        Source(str(file), file, sample_id, partial(_missing, file))
+        for file, sample_id in listed.items()
+        if file not in there and not (folder / file).exists()
+    ]
+
+
+def _missing(file: Path) -> Foreign:
+    raise BadRecordError(f"{file} is listed beside the files and is not there; copy or export it anew")
 
 
 def _read(source: Source, file: Path, size: int, checksum: str) -> Foreign:
