@@ -1,4 +1,5 @@
-"""Sizes as people read them: in the unit that leaves something before the point. Powers of 1,024, and they say so."""
+"""Sizes as people read them: in the unit that leaves something before the point. Powers of 1,024, and they say so. And
+counts."""
 
 from __future__ import annotations
 
@@ -14,3 +15,8 @@ def size(size_bytes: float) -> str:
         if size_bytes >= unit / 10:
             return f"{size_bytes / unit:,.1f} {name}"
     return f"{size_bytes:,.0f} bytes"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 sample`, `2,000 samples`; the noun is in the singular and takes an s."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

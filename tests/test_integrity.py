@@ -376,7 +376,22 @@ def test_a_repair_tells_people_what_is_redone(path, capsys):
     record_run(path, "1", samples=6)
     (path / "shard-0001" / "data.mdb").unlink()
     assert run("verify", path, "--repair") == 3
-    assert "3 others, whose names are lost" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "lost: 3 samples whose names are lost" in said.err
+    assert "no, 3 of 6 samples are missing" in " ".join(said.out.split())  # the state after the repair
+
+
+def test_a_repair_that_saves_all_says_that_nothing_is_lost(path, samples, capsys):
+    record_run(path, "1", samples=6)
+    flip(file := place_of(path, "s4")[0], index_block(file) + 40)
+    assert run("verify", path) == 1
+    assert f"`extractor verify {path} --repair` gives up what is damaged" in capsys.readouterr().err
+    assert run("verify", path, "--repair") == 3
+    said = capsys.readouterr()
+    assert "repaired; nothing is lost" in said.err
+    assert "yes, all 6 samples" in " ".join(said.out.split())
+    assert set(Store.open(path)) == set(samples)
+    assert run("verify", path) == 0
 
 
 def test_a_repair_names_the_lost_of_a_shard_that_can_be_listed(path, capsys):
@@ -385,6 +400,7 @@ def test_a_repair_names_the_lost_of_a_shard_that_can_be_listed(path, capsys):
     record_run(path, "1", samples=6)
     _, document = verified(path, capsys, "--repair")
     assert document["repair"]["redo"] == ["s4"]
+    assert (document["complete"], document["samples"], document["expected_samples"]) == (False, 5, 6)
     assert document["repair"]["unnamed"] == 0
 
 

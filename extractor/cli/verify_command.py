@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from extractor.cli.numbers import at_least
 from extractor.errors import UsageError
+from extractor.shell import shell_command
+from extractor.sizes import counted
 
 if TYPE_CHECKING:
+    from extractor.completeness import Completeness
     from extractor.integrity import IntegrityReport
 
 HELP = "check a store's structure, lengths, checksums and counts, and its values against a reference"
@@ -37,14 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 sound; 1 damaged, or beyond the reference's tolerance; 3 damaged and repaired: samples are left to redo."""
+    """0 sound; 1 damaged, or beyond the reference's tolerance; 3 damaged and repaired."""
     _require_reference(args)
     if args.repair:
         _restore_manifest(args.store)
     report, document = _check(args)
+    complete = report.completeness
     code = 0 if report.ok else 1
     if args.repair and not report.ok:
         document["repair"] = _repair(args.store, report)
+        complete = _state_after(args.store, document)
         code = _REJECTS
     if args.reference is not None:
         document["reference"] = _reference(args)
@@ -53,7 +58,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(document, indent=2))
     else:
-        _print(document, report)
+        _print(document, complete)
+        if report.findings and not args.repair:
+            print(_how_to_repair(args.store, complete.remedy), file=sys.stderr)
     return code
 
 
@@ -85,15 +92,30 @@ def _check(args: argparse.Namespace) -> tuple[IntegrityReport, dict[str, Any]]:
 
 def _as_json(report: IntegrityReport) -> dict[str, Any]:
     document = asdict(report)
-    values, complete = document.pop("values"), report.completeness
+    values = document.pop("values")
     del document["completeness"]
-    return {**document, **values, "complete": complete.complete, "expected_samples": complete.expected}
+    return {**document, **values, **_told(report.completeness)}
+
+
+def _told(complete: Completeness) -> dict[str, Any]:
+    return {"complete": complete.complete, "expected_samples": complete.expected}
 
 
 def _repair(store: Path, report: IntegrityReport) -> dict[str, Any]:
     from extractor.repair import repair
 
     return asdict(repair(store, report))
+
+
+def _state_after(path: Path, document: dict[str, Any]) -> Completeness:
+    """Put what the store holds after the repair in the place of what it held before."""
+    from extractor.completeness import completeness
+    from extractor.store import Store
+
+    store = Store.quietly(path)
+    complete = completeness(store)
+    document |= {"samples": len(store), "tokens": int(store.lengths.sum()), **_told(complete)}
+    return complete
 
 
 def _reference(args: argparse.Namespace) -> dict[str, Any]:
@@ -115,7 +137,7 @@ def _reference(args: argparse.Namespace) -> dict[str, Any]:
     return found.as_json()
 
 
-def _print(document: dict[str, Any], report: IntegrityReport) -> None:
+def _print(document: dict[str, Any], complete: Completeness) -> None:
     from extractor.cli.store_tables import print_document
 
     findings = document["findings"]
@@ -124,20 +146,27 @@ def _print(document: dict[str, Any], report: IntegrityReport) -> None:
     if len(findings) > _SHOWN:
         print(f"... and {len(findings) - _SHOWN} more; --json lists all", file=sys.stderr)
     reference = document.pop("reference", None)
-    print_document({**document, "findings": len(findings), "complete": str(report.completeness)})
+    print_document({**document, "findings": len(findings), "complete": str(complete)})
     if "repair" in document:
-        print(_what_is_redone(document["repair"], report.completeness.remedy), file=sys.stderr)
+        print(_what_is_redone(document["repair"], complete.remedy), file=sys.stderr)
     if reference is not None:
         _print_reference(reference)
 
 
 def _what_is_redone(repair: dict[str, Any], remedy: str) -> str:
-    text = f"{len(repair['redo']):,} samples that have a name are lost"
+    lost = [counted(len(repair["redo"]), "sample")] if repair["redo"] else []
     if repair["unnamed"] is None:
-        text += ", and perhaps others, whose names are lost with their shard's index"
+        lost.append("perhaps samples whose names are lost with their shard's index")
     elif repair["unnamed"]:
-        text += f", and {repair['unnamed']:,} others, whose names are lost with their shard's index"
-    return f"{text}; {remedy} stores whatever is missing"
+        lost.append(f"{counted(repair['unnamed'], 'sample')} whose names are lost with their shard's index")
+    if lost:
+        return f"repaired; lost: {', and '.join(lost)}; {remedy} stores whatever is missing"
+    return f"repaired; nothing is lost{'; every damaged sample is saved' if repair['saved'] else ''}"
+
+
+def _how_to_repair(store: Path, remedy: str) -> str:
+    command = shell_command("extractor", "verify", store, "--repair")
+    return f"`{command}` gives up what is damaged and saves the rest; {remedy} then stores what is missing"
 
 
 def _print_reference(reference: dict[str, Any]) -> None:
