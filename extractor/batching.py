@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from extractor.errors import UsageError
 from extractor.packing import Ints, check_lengths, compiled, from_lists, pack
+from extractor.sizes import counted
 
 Floats = npt.NDArray[np.float64]
 
@@ -72,7 +73,7 @@ def share(offsets: Ints, indices: Ints, costs: Floats, num_ranks: int) -> tuple[
     num_samples, num_bins = costs.size, offsets.size - 1
     if num_ranks < 1 or num_samples < num_ranks:
         raise UsageError(
-            f"{num_samples} samples make at most {num_samples} batches, which can't be shared by {num_ranks} ranks; "
+            f"{counted(num_samples, 'sample')} can't be shared by {counted(num_ranks, 'rank')} as batches; "
             "each rank needs one; lower the world size or add samples"
         )
     missing = -num_bins % num_ranks

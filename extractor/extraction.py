@@ -18,6 +18,7 @@ from extractor.job_setup import check_input, disk_bytes, make_job, make_manifest
 from extractor.layers import resolve_layers
 from extractor.manifest import Manifest
 from extractor.samples import Sample, SamplesFile
+from extractor.sizes import counted
 from extractor.store import Store, prepare_store
 from extractor.store.lock import RunLock
 from extractor.store.parts import require_all_here
@@ -134,6 +135,7 @@ def _require_complete(out: Path, todo: set[str]) -> None:
     missing = sorted(sample_id for sample_id in todo if sample_id not in stored)
     if missing:
         raise EngineError(
-            f"the engine ended without an error, but {len(missing)} samples are not stored, {missing[0]!r} for one; "
+            f"the engine ended without an error, but without {counted(len(missing), 'sample')}, {missing[0]!r} for "
+            "one; "
             "run the same command again; if it happens twice, please report it"
         )

@@ -20,6 +20,7 @@ from extractor.layers import CONVENTION
 from extractor.manifest import Manifest, Option
 from extractor.model_info import ModelInfo
 from extractor.samples import SamplesFile
+from extractor.sizes import counted
 from extractor.store import Store
 from extractor.weights import weights_hash
 
@@ -33,7 +34,8 @@ def check_input(config: Config) -> tuple[ModelInfo, SamplesFile]:
     longest = int(samples.lengths.argmax())
     if info.max_positions and samples.lengths[longest] > info.max_positions:
         raise InputError(
-            f"sample {samples.sample_ids[longest]!r} has {samples.lengths[longest]} tokens; {info.name} reads at most "
+            f"sample {samples.sample_ids[longest]!r} has {counted(samples.lengths[longest], 'token')}; {info.name} "
+            "reads at most "
             f"{info.max_positions}; cap the samples with `extractor prepare --max-length {info.max_positions}`"
         )
     samples.check_tokens(info.vocab_size)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from extractor.errors import InputError
+from extractor.sizes import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ def samples_of(batch: pa.RecordBatch) -> Iterator[Sample]:
         )
         if mask.size != token_ids.size:
             raise InputError(
-                f"sample {sample_id!r} has {token_ids.size} tokens but a loss mask of {mask.size}; both "
+                f"sample {sample_id!r} has {counted(token_ids.size, 'token')} but a loss mask of {mask.size}; both "
                 "must be equally long; prepare the samples again"
             )
         yield Sample(sample_id, token_ids, mask)

@@ -83,7 +83,7 @@ def test_flipped_bits_are_not_given_new_checksums(tmp_path, store, model, form, 
     flip_a_state(files[number], content(name, LENGTHS[name], store.manifest)[2])
     arguments = ["import", str(tmp_path / "files"), "--from", form, "--model", str(model)]
     assert main([*arguments, "--out", str(tmp_path / "back")]) == 3
-    assert "1 files were rejected" in capsys.readouterr().err
+    assert "1 file was rejected" in capsys.readouterr().err
     assert set(Store.open(tmp_path / "back")) == set(store) - {name}
     (reason,) = rejects(tmp_path / "back").values()
     assert reason.startswith("damaged: it is not what checksums.jsonl says was written (its checksum is another)")

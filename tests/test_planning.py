@@ -251,7 +251,7 @@ def test_a_bad_record_is_counted_and_named(dataset, capsys):
     file.write_text(file.read_text() + '{"id": "x"}\nnot json\n')
     assert main(["plan", str(dataset), *KIMI_OPTIONS, "--json"]) == 3
     captured = capsys.readouterr()
-    assert "2 records have no usable length" in captured.err
+    assert "for want of a usable length: 2 records" in captured.err
     assert f"{file}:9: has neither seq_len" in captured.err
     assert f"{file}:10: is not JSON" in captured.err
     document = json.loads(captured.out)

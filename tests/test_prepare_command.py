@@ -260,7 +260,10 @@ def test_ids_without_a_mask_are_counted_and_said(
     records = [{"input_ids": [5, 6, 7]}, {"input_ids": [5, 6, 8]}, {"input_ids": [5, 6], "loss_mask": [0, 1]}]
     ids = write_jsonl(tmp_path / "ids.jsonl", records)
     assert command(ids, "--tokenizer", tiny_tokenizer_dir, "--out", tmp_path / "out") == 0
-    assert "note: 2 records hold ids without loss_mask" in capsys.readouterr().err
+    assert (
+        "note: ids without loss_mask, segments or turns that the tokenizer knows in 2 records"
+        in capsys.readouterr().err
+    )
     assert json.loads((tmp_path / "out" / "report.json").read_text())["total"]["repairs"] == {"mask_assumed": 2}
     masked = write_jsonl(tmp_path / "masked.jsonl", [records[2], chat("q", "a")])
     assert command(masked, "--tokenizer", tiny_tokenizer_dir, "--out", tmp_path / "out") == 0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extractor.sizes import GIB, KIB, MIB, TIB, size
+from extractor.sizes import GIB, KIB, MIB, TIB, counted, size
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,7 @@ def test_what_is_said_is_within_half_of_a_shown_digit(size_bytes):
     assert value > 0
     factor = {"bytes": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}[unit]
     assert abs(value * factor - size_bytes) <= 0.0501 * factor
+
+
+def test_one_is_singular():
+    assert [counted(n, "sample") for n in (0, 1, 2, 2000)] == ["0 samples", "1 sample", "2 samples", "2,000 samples"]

@@ -182,7 +182,7 @@ def test_the_codec_uses_the_dead_bits_of_bf16_values(tmp_path):
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 40, b"x" * 200])
 def test_a_damaged_chunk_is_an_error_and_no_crash(damage):
-    with pytest.raises(StoreError, match="the tile.*verify"):
+    with pytest.raises(StoreError, match="the tile (can't be decompressed|decompresses to)"):
         codecs.codec("shuffle-zstd").decode_into(np.frombuffer(damage, np.uint8), np.empty(64, np.uint8), "the tile")
 
 

@@ -96,6 +96,7 @@ def test_an_export_advises_what_its_command_can_do(path, tmp_path, capsys):
     assert main(["export", str(path), "--to", "safetensors", "--out", str(tmp_path / "out")]) == 1
     said = capsys.readouterr().err
     assert said.endswith(f"run `extractor verify {path} --repair`, and go on with the others\n")
+    assert "export: 1 shard of " in said
     assert said.count("--repair") == 1
     assert "sample_ids" not in said
 

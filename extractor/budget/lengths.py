@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extractor.errors import UsageError
+from extractor.sizes import counted
 
 Int64s = npt.NDArray[np.int64]
 
@@ -78,7 +79,7 @@ class LengthCounts:
         """
         if samples > self.samples:
             raise UsageError(
-                f"--take {name}={samples} asks for more than the {self.samples} samples of {name}; "
+                f"--take {name}={samples} asks for more than the {counted(self.samples, 'sample')} of {name}; "
                 f"take 1 to {self.samples}, or leave the source whole"
             )
         if self.samples >= _MAX_DRAWN_FROM:

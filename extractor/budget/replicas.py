@@ -9,7 +9,7 @@ from extractor.budget.room import Job
 from extractor.budget.rows import ScenarioRow
 from extractor.budget.units import hours
 from extractor.replicas.leases import LeaseLimits
-from extractor.sizes import size
+from extractor.sizes import counted, size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class ReplicaPlan:
     def __str__(self) -> str:
         return (
             f"on {self.replicas:,} replicas: {hours(self.hours)}; each node's own disk needs {size(self.node_bytes)} "
-            f"for up to {self.node_tokens:,} tokens"
+            f"for up to {counted(self.node_tokens, 'token')}"
         )
 
 

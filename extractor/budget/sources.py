@@ -12,6 +12,7 @@ from extractor.budget.table_files import has_token_ids, read_arrow, read_parquet
 from extractor.budget.tally import Tally
 from extractor.budget.text_files import read_text
 from extractor.errors import InputError, UsageError
+from extractor.sizes import counted
 
 _TEXT = (".jsonl", ".ndjson", ".json")
 _TABLES = {".parquet": read_parquet, ".arrow": read_arrow}
@@ -68,7 +69,8 @@ def _empty(source: Source, file: Path, tally: Tally, rejected: int) -> InputErro
         return InputError(f"{file} (source {source.name}) holds no records; remove it or restore it, then plan again")
     last = tally.rejects[-1].reason if tally.rejects else "no length"
     return InputError(
-        f"none of the {count} records of {file} (source {source.name}) has a length; expected {EXPECTED}, but a record "
+        f"none of the {counted(count, 'record')} of {file} (source {source.name}) has a length; expected {EXPECTED}, "
+        "but a record "
         f"{last}; tokenize it first (`extractor prepare`)"
     )
 

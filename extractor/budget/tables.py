@@ -14,7 +14,7 @@ from extractor.budget.report import Plan
 from extractor.budget.room_tables import room_lines
 from extractor.budget.rows import Bin, CapRow, ScenarioRow, SourceRow
 from extractor.budget.units import hours
-from extractor.sizes import size
+from extractor.sizes import counted, size
 
 _BAR_WIDTH = 40
 _HEAVY_MARK = "!"
@@ -64,7 +64,8 @@ def chosen_line(plan: Plan) -> str:
     row = plan.chosen
     coded = f", {size(row.coded_bytes)} with the lossless codec" if row.coded_bytes is not None else ""
     return (
-        f"chosen: {row.scenario}: {row.samples:,} samples, {row.tokens:,} tokens, {size(row.size_bytes)}{coded}, "
+        f"chosen: {row.scenario}: {counted(row.samples, 'sample')}, {counted(row.tokens, 'token')}, "
+        f"{size(row.size_bytes)}{coded}, "
         f"{hours(row.hours)}{_range(plan)}"
     )
 
@@ -131,7 +132,7 @@ def _coded_cell(plan: Plan, row: CapRow | ScenarioRow) -> list[str]:
 def _caps(plan: Plan) -> Table:
     chosen = plan.chosen.samples
     table = _table(
-        f"Caps (of the {chosen:,} samples chosen)",
+        f"Caps (of the {counted(chosen, 'sample')} chosen)",
         "cap",
         "kept",
         "dropped",

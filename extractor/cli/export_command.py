@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from extractor.shell import shell_command
-from extractor.sizes import size
+from extractor.sizes import counted, size
 
 if TYPE_CHECKING:
     from extractor.exports.job import ExportSummary
@@ -59,8 +59,9 @@ def run(args: argparse.Namespace) -> int:
 def _files(summary: ExportSummary) -> str:
     kept = f", {summary.kept:,} already there" if summary.kept else ""
     return (
-        f"{summary.samples:,} samples, {summary.tokens:,} tokens as {summary.format} ({summary.dtype}) in "
-        f"{summary.out}: {summary.written:,} files written ({size(summary.bytes)}){kept}"
+        f"{counted(summary.samples, 'sample')}, {counted(summary.tokens, 'token')} as {summary.format} "
+        f"({summary.dtype}) in "
+        f"{summary.out}: {counted(summary.written, 'file')} written ({size(summary.bytes)}){kept}"
     )
 
 
@@ -68,11 +69,12 @@ def _index(store: Path, summary: ExportSummary) -> str:
     train = ("python", "-m", "extractor.exports.speculators_train", "train", "--hidden-states-backend", "extractor")
     paths = ("--hidden-states-path", store, "--data-path", summary.out)
     return (
-        f"{summary.samples:,} samples, {summary.tokens:,} tokens: {summary.out} holds the data set without the states, "
+        f"{counted(summary.samples, 'sample')}, {counted(summary.tokens, 'token')}: {summary.out} holds the data set "
+        "without the states, "
         f"which are read from {store}:\n{shell_command(*train, *paths)} ..."
     )
 
 
 def _progress(done: int, total: int) -> None:
     end = "\n" if done == total else ""
-    print(f"\r{done:,} of {total:,} samples", end=end, file=sys.stderr, flush=True)
+    print(f"\r{done:,} of {counted(total, 'sample')}", end=end, file=sys.stderr, flush=True)

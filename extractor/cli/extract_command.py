@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from extractor.config import Config
 from extractor.replicas.options import ReplicaOptions, require_replicas
 from extractor.shell import shell_command
+from extractor.sizes import counted
 
 if TYPE_CHECKING:
     from extractor.summary import Summary
@@ -91,7 +92,10 @@ def _say_how_it_ended(summary: Summary) -> None:
     if summary.interrupted:
         print("stopped; whole samples are stored; run the same command again to continue", file=sys.stderr)
     elif not summary.samples and summary.already_stored:
-        print(f"all {summary.already_stored} samples are stored already; nothing to do", file=sys.stderr)
+        print(
+            f"nothing to do: all is stored already, {counted(summary.already_stored, 'sample')}",
+            file=sys.stderr,
+        )
     if summary.already_stored:
         inspect = shell_command("extractor", "inspect", summary.store)
         print(f"counts and exit code are of this run; `{inspect}` counts all stored values", file=sys.stderr)

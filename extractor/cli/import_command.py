@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from extractor.cli.numbers import at_least
+from extractor.sizes import counted
 
 HELP = "make a store of the hidden-state files of another project"
 EXAMPLE = "extractor import specforge-data/ --from specforge --model model/ --out store/"
@@ -49,11 +50,13 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(asdict(summary)))
         return summary.exit_code
     print(
-        f"{summary.samples:,} samples, {summary.tokens:,} tokens of {summary.format} as {summary.dtype}, layer ids "
+        f"{counted(summary.samples, 'sample')}, {counted(summary.tokens, 'token')} of {summary.format} as "
+        f"{summary.dtype}, layer ids "
         f"{summary.layer_ids}, in {summary.out}; {summary.already_stored:,} were stored already; {summary.note}"
     )
     if summary.rejected:
-        print(f"{summary.rejected:,} files were rejected; {summary.rejects_file} says why", file=sys.stderr)
+        verb = "was" if summary.rejected == 1 else "were"
+        print(f"{counted(summary.rejected, 'file')} {verb} rejected; {summary.rejects_file} says why", file=sys.stderr)
     if summary.saturated or summary.inf or summary.nan:
         print(
             f"{summary.saturated:,} values were beyond the stored dtype's range, {summary.inf:,} infinite, "
@@ -65,4 +68,4 @@ def run(args: argparse.Namespace) -> int:
 
 def _progress(done: int, total: int) -> None:
     end = "\n" if done == total else ""
-    print(f"\r{done:,} of {total:,} files", end=end, file=sys.stderr, flush=True)
+    print(f"\r{done:,} of {counted(total, 'file')}", end=end, file=sys.stderr, flush=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from extractor.cli.numbers import at_least
 from extractor.errors import UsageError
+from extractor.sizes import counted
 
 if TYPE_CHECKING:
     from extractor.budget.report import Plan
@@ -154,7 +155,9 @@ def _print_tables(result: Plan, every_store: bool) -> None:
 def _print_rejects(result: Plan) -> None:
     if not result.rejected_records:
         return
-    print(f"{result.rejected_records:,} records have no usable length and are not in the plan:", file=sys.stderr)
+    print(
+        f"not in the plan, for want of a usable length: {counted(result.rejected_records, 'record')}", file=sys.stderr
+    )
     for reject in result.rejects[:_SHOWN_REJECTS]:
         print(f"  {reject}", file=sys.stderr)
     if result.rejected_records > _SHOWN_REJECTS:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extractor.errors import UsageError
+from extractor.sizes import counted
 
 if TYPE_CHECKING:
     from extractor.prepare import PrepareOptions
@@ -82,7 +83,8 @@ def _note_assumed_masks(report: dict[str, Any]) -> None:
     count = report["total"]["repairs"].get("mask_assumed", 0)
     if count:
         print(
-            f"note: {count:,} records hold ids without loss_mask, segments or turns that the tokenizer knows; every "
+            f"note: ids without loss_mask, segments or turns that the tokenizer knows in {counted(count, 'record')}; "
+            "every "
             "token of them is trained on",
             file=sys.stderr,
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extractor.errors import UsageError
+from extractor.sizes import counted
 
 if TYPE_CHECKING:
     from extractor.removal import Removable, Removed
@@ -48,7 +49,8 @@ def _show(store: Removable) -> None:
         f"store      {store.path.absolute()}{' (a removal was interrupted)' if store.begun else ''}",
         f"model      {manifest.model_name}, layers {', '.join(map(str, manifest.layer_ids))}, {manifest.dtype}",
         f"created    {manifest.created}, last written {_time(store.modified)}",
-        f"size       {size(store.size_bytes)} on disk ({store.size_bytes:,} bytes) in {len(store.files):,} files",
+        f"size       {size(store.size_bytes)} on disk ({store.size_bytes:,} bytes) in "
+        f"{counted(len(store.files), 'file')}",
     ]
     if store.freed_bytes < store.size_bytes:
         lines.append(f"frees      {size(store.freed_bytes)}: some files have other names (hard links)")
@@ -64,7 +66,7 @@ def _content(path: Path) -> str:
 
     found = look_at(path)
     problem = f"; {found.problem}" if found.problem else ""
-    return f"{found.samples:,} samples, {found.tokens:,} tokens{problem}"
+    return f"{counted(found.samples, 'sample')}, {counted(found.tokens, 'token')}{problem}"
 
 
 def _confirmed(path: Path) -> bool:
@@ -81,7 +83,8 @@ def _report(removed: Removed) -> str:
 
     measured = removed.free_after_bytes - removed.free_before_bytes
     text = (
-        f"removed {removed.path}: {removed.files:,} files, {removed.freed_bytes:,} bytes ({size(removed.freed_bytes)}) "
+        f"removed {removed.path}: {counted(removed.files, 'file')}, {removed.freed_bytes:,} bytes "
+        f"({size(removed.freed_bytes)}) "
         f"freed; free space went from {size(removed.free_before_bytes)} to {size(removed.free_after_bytes)} "
         f"({measured:+,} bytes, with what others wrote meanwhile)"
     )

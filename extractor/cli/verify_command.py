@@ -123,7 +123,7 @@ def _reference(args: argparse.Namespace) -> dict[str, Any]:
     from extractor.verify import verify_reference
 
     def tell(done: int, total: int) -> None:
-        print(f"verify: {done} of {total} samples recomputed", file=sys.stderr)
+        print(f"verify: {done} of {counted(total, 'sample')} recomputed", file=sys.stderr)
 
     store = Store.quietly(args.store)
     found = verify_reference(

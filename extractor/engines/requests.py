@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from extractor.capture import Chunk
 from extractor.errors import EngineError
+from extractor.sizes import counted
 
 
 @dataclass(slots=True)
@@ -79,5 +80,6 @@ class RequestTracker:
             if request is not None and request.next_position != request.num_tokens:
                 raise EngineError(
                     f"sample {request.sample_id!r}: the engine finished it after {request.next_position} of "
-                    f"{request.num_tokens} tokens; nothing of it was stored; run the same command again to redo it"
+                    f"{counted(request.num_tokens, 'token')}; nothing of it was stored; run the same command again to "
+                    "redo it"
                 )

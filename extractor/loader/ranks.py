@@ -7,6 +7,7 @@ import os
 import torch.distributed as dist
 
 from extractor.errors import UsageError
+from extractor.sizes import counted
 
 
 def resolve_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -20,7 +21,9 @@ def resolve_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
         _require_no_launcher()
         return 0, 1
     if not 0 <= rank < world_size:
-        raise UsageError(f"rank {rank} does not exist among {world_size} ranks; 0 to {world_size - 1} do; correct it")
+        raise UsageError(
+            f"rank {rank} does not exist among {counted(world_size, 'rank')}; 0 to {world_size - 1} do; correct it"
+        )
     return rank, world_size
 
 

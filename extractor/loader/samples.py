@@ -13,6 +13,7 @@ import xxhash
 from extractor.errors import FingerprintError, InputError, StoreError
 from extractor.manifest import Manifest
 from extractor.packing import Ints
+from extractor.sizes import counted
 from extractor.store import Store, StoredSample
 from extractor.store.parts import require_all_here
 from extractor.store.remedy import run_repair
@@ -104,7 +105,8 @@ def require_whole(stores: Sequence[Store], otherwise: str) -> None:
             name, problem = next(iter(store.problems.items()))
             way_out = f", or go on without them by {otherwise}" if otherwise else ", and go on with the others"
             raise StoreError(
-                f"{len(store.problems)} shards of {store.path} can't be read: {', '.join(store.problems)} ({name}: "
+                f"{counted(len(store.problems), 'shard')} of {store.path} can't be read: {', '.join(store.problems)} "
+                f"({name}: "
                 f"{problem.problem}); their samples would be missing; {run_repair(store.path)}{way_out}"
             )
         require_all_here(store.path, "reading every sample")

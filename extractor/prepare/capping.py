@@ -6,6 +6,7 @@ from extractor.errors import InputError
 from extractor.prepare.assemble import Assembled
 from extractor.prepare.options import PrepareOptions
 from extractor.prepare.reject import Drop
+from extractor.sizes import counted
 
 
 def capped(samples: list[Assembled], options: PrepareOptions, max_length: int | None, where: str) -> list[Assembled]:
@@ -18,8 +19,11 @@ def capped(samples: list[Assembled], options: PrepareOptions, max_length: int | 
         return trained
     longest = max((sample.token_ids.size for sample in samples), default=0)
     if samples and not fitting:
-        raise Drop("too_long", f"{longest} tokens, allowed are {limit}")
-    raise Drop("no_trained_token", f"{longest} tokens, none of them trained on" if samples else "no answer to train on")
+        raise Drop("too_long", f"{counted(longest, 'token')}, allowed are {limit}")
+    raise Drop(
+        "no_trained_token",
+        f"{counted(longest, 'token')}, none of them trained on" if samples else "no answer to train on",
+    )
 
 
 def _fit(samples: list[Assembled], limit: int, overlong: str, where: str) -> list[Assembled]:
@@ -28,7 +32,8 @@ def _fit(samples: list[Assembled], limit: int, overlong: str, where: str) -> lis
         length = sample.token_ids.size
         if length > limit and overlong == "error":
             raise InputError(
-                f"{where} has {length} tokens, over --max-length {limit}; raise it, or pass --overlong truncate or drop"
+                f"{where} has {counted(length, 'token')}, over --max-length {limit}; raise it, or pass --overlong "
+                "truncate or drop"
             )
         if length <= limit:
             fitting.append(sample)

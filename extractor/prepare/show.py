@@ -13,6 +13,7 @@ from extractor.prepare.options import PrepareOptions
 from extractor.prepare.sources import find_sources
 from extractor.prepare.tokens import Tokenizer
 from extractor.prepare.work import Chunk, Outcome, Worker
+from extractor.sizes import counted
 
 _STYLES = {"prompt": "dim", "thinking": "magenta", "response": "green", "tool": "cyan"}
 
@@ -31,7 +32,8 @@ def show(options: PrepareOptions, count: int, console: Console | None = None) ->
         if item is not None:
             name, sample = item
             console.rule(
-                f"{name}: {sample.token_ids.size} tokens, {int(sample.loss_mask.sum())} trained on", align="left"
+                f"{name}: {counted(sample.token_ids.size, 'token')}, {int(sample.loss_mask.sum())} trained on",
+                align="left",
             )
             console.print(coloured(sample, worker.tokenizer), soft_wrap=True)
             streams.append(stream)

@@ -15,6 +15,7 @@ from rich.table import Table
 from extractor.progress import print_summary, time_left
 from extractor.replicas.summary import ReplicaSummary
 from extractor.shell import shell_command
+from extractor.sizes import counted
 from extractor.summary import Summary
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ def warnings_of(summary: ReplicaSummary) -> list[str]:
     found += [f"shards lie in {place}; collect them with `{gather}`" for place in summary.elsewhere]
     if summary.unconfirmed:
         found.append(
-            f"{summary.unconfirmed} samples lie on hosts that have left the cluster; bring them back, or run the same "
+            f"out of reach, on hosts that have left the cluster: {counted(summary.unconfirmed, 'sample')}; bring them "
+            "back, or run the same "
             "command again with --recompute-lost"
         )
     return found

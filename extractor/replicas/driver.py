@@ -28,6 +28,7 @@ from extractor.replicas.status import Status
 from extractor.replicas.summary import ReplicaSummary, ReplicaTotals
 from extractor.replicas.work import Work
 from extractor.samples import SamplesFile
+from extractor.sizes import counted
 from extractor.store.parts import elsewhere
 from extractor.summary import summarize, write_run_record
 
@@ -131,7 +132,8 @@ def _summarize(
     away = elsewhere(config.out)
     if unconfirmed and not away:
         raise EngineError(
-            f"{unconfirmed} samples were reported as sealed but are not in {config.out}; run the same command again; "
+            f"reported as sealed, but not in {config.out}: {counted(unconfirmed, 'sample')}; run the same command "
+            "again; "
             "if it happens twice, please report it"
         )
     summary = ReplicaSummary.extend(

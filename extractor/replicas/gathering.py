@@ -11,6 +11,7 @@ from extractor.disk import require_room
 from extractor.errors import ClusterError, CorruptError, ExtractorError
 from extractor.manifest import Manifest
 from extractor.replicas.part_sources import PartSource, source_of
+from extractor.sizes import counted
 from extractor.store.disk import sync_folder
 from extractor.store.layout import DATA_FILE, enlist, listed
 from extractor.store.lock import RunLock
@@ -83,7 +84,9 @@ def require_all(done: Gathering) -> None:
     """Raise ClusterError naming the parts that could not be collected."""
     if done.problems:
         listed = "; ".join(f"{part}: {why}" for part, why in done.problems.items())
-        raise ClusterError(f"{len(done.problems)} parts were not collected: {listed}; run the same command again")
+        raise ClusterError(
+            f"{counted(len(done.problems), 'part')} could not be collected: {listed}; run the same command again"
+        )
 
 
 def _open(

@@ -9,6 +9,7 @@ import numpy as np
 from extractor.errors import StoreError
 from extractor.manifest import Manifest
 from extractor.record import STATS
+from extractor.sizes import counted
 
 
 def row_bytes(rows: np.ndarray, manifest: Manifest, sample_id: str) -> np.ndarray:
@@ -65,6 +66,7 @@ def check_coverage(sample_id: str, spans: Sequence[tuple[int, int]], num_tokens:
 
 def _uncovered(sample_id: str, what: str, num_tokens: int) -> StoreError:
     return StoreError(
-        f"sample {sample_id!r} of {num_tokens} tokens can't be sealed: {what}; each of its rows must be captured "
+        f"sample {sample_id!r} of {counted(num_tokens, 'token')} can't be sealed: {what}; each of its rows must be "
+        "captured "
         "exactly once; discard the sample and extract it again"
     )

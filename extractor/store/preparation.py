@@ -10,6 +10,7 @@ from pathlib import Path
 
 from extractor.errors import StoreError
 from extractor.manifest import NAME, Manifest
+from extractor.sizes import counted
 from extractor.store.disk import network_kind, sync_folder, write_atomically
 from extractor.store.layout import shards
 from extractor.store.lock import live_writers
@@ -34,7 +35,7 @@ def prepare_store(path: Path | str, manifest: Manifest) -> Store:
     _warn_of_network(path)
     store = Store.quietly(path)
     for problem in store.problems.values():
-        raise type(problem)(f"{problem} ({len(store.problems)} shards of {path} can't be opened)")
+        raise type(problem)(f"{problem} ({counted(len(store.problems), 'shard')} of {path} can't be opened)")
     return store
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from extractor.errors import CorruptError, UsageError
 from extractor.manifest import Manifest
 from extractor.record import Seal, running_checksum
+from extractor.sizes import counted
 from extractor.store.codec import Codec, Raw
 from extractor.store.neighbours import Place
 from extractor.store.remedy import naming_repair
@@ -129,7 +130,8 @@ class StoredSample:
         """View out as uint8 [rows, row_bytes] after checking that it fits."""
         if not 0 <= start <= stop <= len(self):
             raise UsageError(
-                f"rows {start} to {stop} of sample {self.sample_id!r} do not exist; it has {len(self)} tokens"
+                f"rows {start} to {stop} of sample {self.sample_id!r} do not exist; it has "
+                f"{counted(len(self), 'token')}"
             )
         fits = out.shape == (stop - start, *self._row_shape) and out.dtype in (self._dtype, np.dtype(np.uint16))
         if not fits or not out.flags.c_contiguous or not out.flags.writeable:
