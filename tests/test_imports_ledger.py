@@ -190,7 +190,7 @@ def test_a_repair_takes_no_rejected_file_for_lost(tmp_path, store, model, capsys
     capsys.readouterr()
     assert main(["verify", str(tmp_path / "back"), "--repair"]) == 3
     said = capsys.readouterr().err
-    assert "and 2 others, whose names are lost" in said
+    assert "lost: 2 samples whose names are lost" in said
     assert "the same import stores whatever is missing" in said
 
 
