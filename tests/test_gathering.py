@@ -126,6 +126,16 @@ def test_the_command(spread, capsys):
     require_whole(spread)
 
 
+def test_a_store_without_parts_is_told_in_a_sentence(tmp_path, capsys):
+    path = a_store(tmp_path / "store", {}).path
+    assert main(["gather", str(path)]) == 0
+    assert capsys.readouterr().out == (
+        f"{path} has no parts: all its shards lie in the store itself, so there is nothing to gather\n"
+    )
+    assert main(["gather", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["shards"] == []
+
+
 def test_parts_on_other_hosts_come_through_ray(tmp_path, monkeypatch):
     """The driver is made blind to the folders; a node of the cluster, which is not, reads them."""
     pytest.importorskip("ray")

@@ -237,8 +237,12 @@ def test_bad_input_is_refused(tmp_path, store):
         HiddenStateDataset(store, 20)
     with pytest.raises(UsageError, match="60 samples.*61 ranks"):
         HiddenStateDataset(store, BUDGET, 0, 61)
-    with pytest.raises(UsageError, match="rank 2 does not exist among 2"):
+    with pytest.raises(UsageError, match="rank is 2 and world_size 2; its ranks are 0 to 1"):
         HiddenStateDataset(store, BUDGET, 2, 2)
+    with pytest.raises(UsageError, match="world_size is 0; it must be at least 1"):
+        HiddenStateDataset(store, BUDGET, 0, 0)
+    with pytest.raises(UsageError, match="rank is -1 and world_size 1; its one rank is 0;"):
+        HiddenStateDataset(store, BUDGET, -1, 1)
     with pytest.raises(UsageError, match="both or neither"):
         HiddenStateDataset(store, BUDGET, 2)
     with pytest.raises(InputError, match="'nope' is not sealed"):

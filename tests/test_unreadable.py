@@ -101,6 +101,12 @@ def test_an_export_advises_what_its_command_can_do(path, tmp_path, capsys):
     assert "sample_ids" not in said
 
 
+def test_a_sample_that_is_not_listed_may_be_in_a_lost_shard(path, capsys):
+    cut_off(path, "shard-0002")
+    assert main(["inspect", str(path), "x2"]) == 1
+    assert "no sample 'x2' among its 5; it may be in shard-0002, which can't be read; list" in capsys.readouterr().err
+
+
 @pytest.mark.filterwarnings("ignore:left out of the store")
 def test_a_repaired_store_is_accepted(path):
     cut_off(path, "shard-0002")

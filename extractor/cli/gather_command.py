@@ -30,10 +30,13 @@ def run(args: argparse.Namespace) -> int:
     from extractor.manifest import Manifest
     from extractor.replicas.gathering import gather, require_all
     from extractor.store.lock import require_no_writers
-    from extractor.store.parts import elsewhere
+    from extractor.store.parts import elsewhere, parts
 
     Manifest.load(args.store)  # says what is wrong with a path that is no store
     require_no_writers(args.store, "gathering")
+    if not parts(args.store) and not args.json:
+        print(f"{args.store} has no parts: all its shards lie in the store itself, so there is nothing to gather")
+        return 0
     with contextlib.ExitStack() as stack:
         if elsewhere(args.store):
             stack.enter_context(_cluster(args.ray_address))

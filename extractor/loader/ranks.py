@@ -7,7 +7,6 @@ import os
 import torch.distributed as dist
 
 from extractor.errors import UsageError
-from extractor.sizes import counted
 
 
 def resolve_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -20,10 +19,11 @@ def resolve_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
             return dist.get_rank(), dist.get_world_size()
         _require_no_launcher()
         return 0, 1
+    if world_size < 1:
+        raise UsageError(f"world_size is {world_size}; it must be at least 1")
     if not 0 <= rank < world_size:
-        raise UsageError(
-            f"rank {rank} does not exist among {counted(world_size, 'rank')}; 0 to {world_size - 1} do; correct it"
-        )
+        ranks = "its one rank is 0" if world_size == 1 else f"its ranks are 0 to {world_size - 1}"
+        raise UsageError(f"rank is {rank} and world_size {world_size}; {ranks}; correct one of the two")
     return rank, world_size
 
 

@@ -9,7 +9,7 @@ from extractor.errors import StoreError
 
 
 class MissingSampleError(StoreError, KeyError):
-    """A sample id that the store does not hold. The ids alike take a scan of all, which nobody who catches this shall
+    """A sample id that the store does not list. The ids alike take a scan of all, which nobody who catches this shall
     pay for: they are looked for when it is printed."""
 
     def __init__(self, message: str, nearest: Callable[[], list[str]] | None = None) -> None:

@@ -161,9 +161,9 @@ class Store(Mapping[str, StoredSample]):
     def _row(self, sample_id: str) -> int:
         row = self._catalog.find(sample_id)
         if row is None:
-            unread = f" (and {', '.join(self.problems)}, which can't be read)" if self.problems else ""
+            lost = f"; it may be in {', '.join(self.problems)}, which can't be read" if self.problems else ""
             raise MissingSampleError(
-                f"{self.path} has no sample {sample_id!r} among its {len(self)}{unread}; list them with "
+                f"{self.path} has no sample {sample_id!r} among its {len(self)}{lost}; list them with "
                 f"`{shell_command('extractor', 'inspect', self.path, '--list')}`",
                 partial(self._catalog.nearest, sample_id),
             )
