@@ -10,6 +10,7 @@ import re
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -209,3 +210,19 @@ def test_the_ids_alike_are_looked_for_only_when_they_are_shown(path, monkeypatch
     assert searched == ["s99"]
     assert str(pickle.loads(pickle.dumps(caught.value))) == message
     assert str(MissingSampleError(message)) == message  # as a DataLoader brings it from a worker
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_example_of_the_page_reads_both_dtypes(tmp_path, dtype):
+    manifest = a_manifest(dtype=dtype)
+    rows = rows_of(3, 400, manifest)
+    write_samples(prepare_store(tmp_path / "s", manifest).path, {"A2-17": rows})
+    page = (Path(__file__).parent.parent / "docs" / "store.md").read_text()
+    example = page.split("```python\n")[1].split("```")[0].replace("out/store", str(tmp_path / "s"))
+    names = {"buffer": np.empty((256, *manifest.row_shape), np.uint16)}
+    exec(example, names)  # noqa: S102 - the documentation's own words
+    assert names["states"].dtype.name == str(names["tensor"].dtype).removeprefix("torch.") == dtype
+    assert_same_rows(names["states"], rows)
+    assert_same_rows(names["buffer"], rows[100:356])
+    wanted = names["states"].astype(np.float32)
+    assert np.array_equal(names["tensor"].float().numpy(), wanted, equal_nan=True)
