@@ -66,7 +66,8 @@ ARROWS = {
     "extractor/packing.py": {"errors", "jit"},
     "extractor/fidelity.py": set(),
     "extractor/model_info.py": {"errors"},
-    "extractor/sample_rows.py": {"errors"},
+    "extractor/sizes.py": set(),
+    "extractor/sample_rows.py": {"errors", "sizes"},
     "extractor/samples.py": {"errors", "sample_rows"},
 }
 
