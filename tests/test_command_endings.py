@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -137,24 +138,26 @@ def test_wrong_usage_is_one_line(capsys):
         assert "--help" in said
 
 
-@pytest.fixture
+@contextmanager
 def small_files():
-    """No file may grow beyond 4 KiB."""
+    """No file may grow beyond 4 KiB, the one that pytest's own words go to among them: not longer than for a call."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("pack", [pack_torch, pack_safetensors])
-def test_an_export_that_can_not_write_says_so(pack, tmp_path, small_files):
+def test_an_export_that_can_not_write_says_so(pack, tmp_path):
     form = Format(
         name="f", path=lambda n, i: Path(f"{i}.x"), content=lambda record: {"states": record.states}, pack=pack
     )
     manifest = a_manifest()
     states = torch.zeros(400, *manifest.row_shape, dtype=torch.float16)
     ones = torch.ones(400, dtype=torch.int64)
-    with pytest.raises(StoreError, match=r"s7.x can't be written: .*ulimit -f"):
+    with small_files(), pytest.raises(StoreError, match=r"s7.x can't be written: .*ulimit -f"):
         folder.write(
             form, Record("s7", ones, ones, states, states, None, manifest), tmp_path, Path("s7.x"), Ledger(tmp_path)
         )
