@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import ml_dtypes
 import numpy as np
 
@@ -76,3 +78,14 @@ def damage(store, name):
                 handle.write(bytes([rows[3] ^ 1]))
                 return
     raise AssertionError(f"no shard of {store.path} holds {name}")
+
+
+def norm_only_model(path):
+    """A model folder that fits `a_manifest`, with nothing but what an export and an import look at."""
+    import torch
+    from safetensors.torch import save_file
+
+    save_file({"model.norm.weight": torch.ones(16)}, path / "m.safetensors")
+    config = {"model_type": "llama", "num_hidden_layers": 6, "hidden_size": 16, "vocab_size": 99, "rms_norm_eps": 1e-5}
+    (path / "config.json").write_text(json.dumps(config))
+    return path

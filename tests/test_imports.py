@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from store_cases import a_store, content
+from store_cases import a_store, content, norm_only_model
 
 from extractor.cli import main
 from extractor.errors import FingerprintError, InputError, StoreError, UsageError
@@ -25,11 +25,7 @@ LAYERS = "2,3,5"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model")
-    save_file({"model.norm.weight": torch.ones(16)}, path / "m.safetensors")
-    config = {"model_type": "llama", "num_hidden_layers": 6, "hidden_size": 16, "vocab_size": 99, "rms_norm_eps": 1e-5}
-    (path / "config.json").write_text(json.dumps(config))
-    return path
+    return norm_only_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import json
 import os
 
 import pytest
-from store_cases import a_store, content
+from store_cases import a_store, content, norm_only_model
 
 from extractor.cli import main
 from extractor.errors import DiskFullError, InputError
@@ -26,14 +26,7 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    import torch
-    from safetensors.torch import save_file
-
-    path = tmp_path_factory.mktemp("model")
-    save_file({"model.norm.weight": torch.ones(16)}, path / "m.safetensors")
-    config = {"model_type": "llama", "num_hidden_layers": 6, "hidden_size": 16, "vocab_size": 99, "rms_norm_eps": 1e-5}
-    (path / "config.json").write_text(json.dumps(config))
-    return path
+    return norm_only_model(tmp_path_factory.mktemp("model"))
 
 
 def exported(files, store, model, form):
